@@ -1,0 +1,229 @@
+"""The vocabulary: BindRequest, its phases, conditions and reasons, and the names that Kubernetes knows.
+
+A request is parsed once, here; what cannot be understood is refused with the field and the value.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from controller.runtime.client import Object, Resource
+
+BIND_REQUESTS = Resource("scheduling.run.ai/v1alpha2", "bindrequests")
+PODS = Resource("v1", "pods")
+NODES = Resource("v1", "nodes", namespaced=False)
+VOLUME_CLAIMS = Resource("v1", "persistentvolumeclaims")
+VOLUMES = Resource("v1", "persistentvolumes", namespaced=False)
+
+RECEIVED_RESOURCE_TYPE = "received-resource-type"
+NUMA_PLACEMENT = "kai.scheduler/numa-placement-predicted"
+FRACTION = "Fraction"
+"""The receivedResourceType of a shared GPU; `Regular`, `MigInstance` and empty need nothing of us."""
+
+LEASE_NAME = "2ad35f9c.kai.scheduler"
+POD_BOUND = "PodBound"
+
+
+class Phase(StrEnum):
+    """status.phase; the scheduler reads it. Empty on a new request."""
+
+    NEW = ""
+    PENDING = "Pending"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class ConditionType(StrEnum):
+    """The conditions that do not belong to a plugin."""
+
+    GPU_RESERVED = "GPUReserved"
+    BOUND = "Bound"
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is: one word for machines; the message says the rest."""
+
+    RECONCILED = "Reconciled"
+    NOT_APPLICABLE = "NotApplicable"
+    ALREADY_BOUND = "AlreadyBound"
+    WAITING = "Waiting"
+    BLOCKED = "Blocked"
+    DEPENDENCY_NOT_MET = "DependencyNotMet"
+
+    INVALID_REQUEST = "InvalidRequest"
+    POD_NOT_FOUND = "PodNotFound"
+    POD_REPLACED = "PodReplaced"
+    POD_TERMINATING = "PodTerminating"
+    POD_FINISHED = "PodFinished"
+    POD_GATED = "PodGated"
+    ALREADY_BOUND_ELSEWHERE = "AlreadyBoundElsewhere"
+    NODE_GONE = "NodeGone"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    CLAIM_UNBOUND = "ClaimUnbound"
+    VOLUME_UNREACHABLE = "VolumeUnreachable"
+    UNSUPPORTED = "Unsupported"
+    FORBIDDEN = "Forbidden"
+    CONFLICT = "Conflict"
+    REJECTED = "Rejected"
+    SERVER_ERROR = "ServerError"
+    INTERNAL_ERROR = "InternalError"
+
+
+class InvalidRequestError(ValueError):
+    """A BindRequest that cannot be understood; the message names fields and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindStatus:
+    """The status of a request as it stands; read leniently, since anything may have been written there.
+
+    Attributes:
+        phase: As in the object; unknown words are kept.
+        reason: The last failure as one sentence, or empty.
+        failed_attempts: Attempts that have failed so far.
+        observed_generation: Of the spec that the status speaks of; None if the CRD prunes it.
+        conditions: metav1.Condition objects.
+    """
+
+    phase: str = Phase.NEW
+    reason: str = ""
+    failed_attempts: int = 0
+    observed_generation: int | None = None
+    conditions: tuple[Object, ...] = ()
+
+    @classmethod
+    def of(cls, item: Object) -> "BindStatus":
+        """Reads what is well-formed of an object's status."""
+        status = item.get("status")
+        if not isinstance(status, dict):
+            return cls()
+        conditions = status.get("conditions")
+        if not isinstance(conditions, list):
+            conditions = []
+        attempts = status.get("failedAttempts")
+        generation = status.get("observedGeneration")
+        return cls(
+            phase=status["phase"] if isinstance(status.get("phase"), str) else Phase.NEW,
+            reason=status["reason"] if isinstance(status.get("reason"), str) else "",
+            failed_attempts=max(0, attempts) if isinstance(attempts, int) else 0,
+            observed_generation=generation if isinstance(generation, int) else None,
+            conditions=tuple(item for item in conditions if isinstance(item, dict)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindRequest:
+    """A scheduler's decision: this pod, to this node, with these devices (B-1…B-10).
+
+    Attributes:
+        namespace: Of the request and of its pod.
+        name: Of the request.
+        uid: Of the request.
+        owner_uid: Of the pod that the scheduler decided for; None if the request does not say.
+        pod_name: Of the pod.
+        node_name: The chosen node.
+        resource_type: `Regular`, `Fraction`, `MigInstance` or empty.
+        gpu_portion: Share of each GPU, a decimal number as text; None if absent.
+        gpu_groups: One name for each shared GPU.
+        backoff_limit: Attempts that may fail; None means one.
+        claim_allocations: {name, allocation} objects, for the pod's resource claims.
+        extended_claim: The claim to be made for extended resources, if any.
+        numa_zones: {zone, amount} objects.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    owner_uid: str | None
+    pod_name: str
+    node_name: str
+    resource_type: str = ""
+    gpu_portion: str | None = None
+    gpu_groups: tuple[str, ...] = ()
+    backoff_limit: int | None = None
+    claim_allocations: tuple[Object, ...] = ()
+    extended_claim: Object | None = None
+    numa_zones: tuple[Object, ...] = field(default=())
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether it gives shares of GPUs."""
+        return self.resource_type == FRACTION
+
+    @classmethod
+    def parse(cls, item: Object) -> "BindRequest":
+        """Reads an object of the API server.
+
+        Raises:
+            InvalidRequestError: A field that must be there is empty, or one has a value of the wrong type;
+                possible only where the CRD's schema was loosened, but for the empty ones.
+        """
+        metadata = item["metadata"]
+        fields = _Fields(item.get("spec"), "spec")
+        gpu = _Fields(fields.get("receivedGPU", dict), "spec.receivedGPU", fields.problems)
+        request = cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            owner_uid=_owner_uid(metadata, fields.get("podName", str)),
+            pod_name=fields.required("podName"),
+            node_name=fields.required("selectedNode"),
+            resource_type=fields.get("receivedResourceType", str) or "",
+            gpu_portion=gpu.get("portion", str),
+            gpu_groups=tuple(fields.items("selectedGPUGroups", str)),
+            backoff_limit=fields.get("backoffLimit", int),
+            claim_allocations=tuple(fields.items("resourceClaimAllocations", dict)),
+            extended_claim=fields.get("extendedResourceClaimAllocation", dict),
+            numa_zones=tuple(fields.items("predictedNUMAZones", dict)),
+        )
+        if fields.problems:
+            raise InvalidRequestError("; ".join(fields.problems))
+        return request
+
+
+class _Fields:
+    """Typed reads from an object, which note each problem instead of ending at the first."""
+
+    def __init__(self, values: object, path: str, problems: list[str] | None = None) -> None:
+        self.problems: list[str] = problems if problems is not None else []
+        self._path = path
+        self._values: Mapping[str, Any] = {}
+        if isinstance(values, dict):
+            self._values = values
+        elif values is not None:
+            self.problems.append(f"{path} is {values!r}, which is no object")
+
+    def get(self, name: str, kind: type[Any]) -> Any:  # noqa: ANN401 -- of the type given
+        value = self._values.get(name)
+        if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
+            return value
+        self._refuse(name, value, kind)
+        return None
+
+    def required(self, name: str) -> str:
+        value = self.get(name, str)
+        if not value and not isinstance(self._values.get(name), (int, float, list, dict)):
+            self.problems.append(f"{self._path}.{name} is empty")
+        return value or ""
+
+    def items(self, name: str, kind: type[Any]) -> Iterator[Any]:
+        values = self.get(name, list) or []
+        for index, value in enumerate(values):
+            if isinstance(value, kind):
+                yield value
+            else:
+                self._refuse(f"{name}[{index}]", value, kind)
+
+    def _refuse(self, name: str, value: object, kind: type[Any]) -> None:
+        words = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
+        self.problems.append(f"{self._path}.{name} is {value!r}, which is not {words[kind]}")
+
+
+def _owner_uid(metadata: Object, pod_name: str | None) -> str | None:
+    """The uid of the pod that owns the request; None if no owner is a pod of the request's pod name."""
+    owners: Sequence[Object] = metadata.get("ownerReferences") or ()
+    for owner in owners:
+        if owner.get("kind") == "Pod" and owner.get("apiVersion") == "v1" and owner.get("name") == pod_name:
+            return str(owner["uid"])
+    return None

@@ -1,0 +1,1 @@
+"""What prepares a bind: the plugin interface, its registry, and the built-in plugins."""

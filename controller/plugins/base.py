@@ -1,0 +1,130 @@
+"""What a plugin is, what it is given, and how it can end.
+
+A plugin prepares one aspect of a bind. It is called again for the same request after a failure or a restart,
+so doing its work twice must give the same result; and it takes back by what the cluster shows, not by what
+this process remembers.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from controller.api import BindRequest
+from controller.runtime.client import Client, Object
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The work is done, or was found done."""
+
+    message: str = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """There is nothing for this plugin in this request."""
+
+    message: str = "nothing to do for this request"
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyNotMet:
+    """A plugin that this one needs is disabled, missing, runs later, or has failed."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The work could not be done.
+
+    Attributes:
+        reason: One CamelCase word, a `controller.api.Reason` or the plugin's own.
+        message: A sentence with the object's name and the value at fault.
+        retry: False if another attempt of this request cannot end better.
+    """
+
+    reason: str
+    message: str
+    retry: bool = True
+
+
+Outcome = Ready | Skipped | DependencyNotMet | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindContext:
+    """One attempt, as a plugin sees it; everything in it is read-only.
+
+    Attributes:
+        request: The parsed request.
+        pod: The pod, not assigned yet.
+        node: The chosen node.
+        gpu_ids: Of the reserved GPUs, in the order of the request's groups; empty unless it is a fraction.
+        waiting: `async with context.waiting("the provisioner of claim data"):` around each wait for somebody
+            else. Others bind meanwhile, and the text is shown in the condition if it takes long.
+    """
+
+    request: BindRequest
+    pod: Object
+    node: Object
+    gpu_ids: tuple[str, ...]
+    waiting: Callable[[str], AbstractAsyncContextManager[None]]
+
+
+class NoArguments(BaseModel):
+    """Arguments of a plugin that has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Plugin(ABC):
+    """One aspect of a bind. Subclasses set the class attributes and are built once per process.
+
+    Attributes:
+        name: In the plugins setting; lower case.
+        condition_type: In the request's status.
+        requires: Names of the plugins that must have run before it.
+        aliases: Other names that the setting may use.
+        priority: Higher runs earlier, unless the setting says otherwise.
+        enabled: Whether it runs if the setting does not say.
+        default_arguments: Used if the setting has no arguments at all.
+        arguments_model: Checks the arguments, which come as text; forbids unknown ones.
+    """
+
+    name: ClassVar[str]
+    condition_type: ClassVar[str]
+    requires: ClassVar[tuple[str, ...]] = ()
+    aliases: ClassVar[tuple[str, ...]] = ()
+    priority: ClassVar[int] = 0
+    enabled: ClassVar[bool] = True
+    default_arguments: ClassVar[Mapping[str, str]] = {}
+    arguments_model: ClassVar[type[BaseModel]] = NoArguments
+
+    def __init__(self, client: Client, arguments: BaseModel) -> None:
+        """Makes the plugin.
+
+        Args:
+            client: For all requests to the API server.
+            arguments: An instance of `arguments_model`.
+        """
+        self.client = client
+        self.arguments = arguments
+
+    @abstractmethod
+    def concerns(self, context: BindContext) -> bool:
+        """Whether there is anything to do for this request; without I/O."""
+
+    @abstractmethod
+    async def pre_bind(self, context: BindContext) -> Outcome:
+        """Does the work; called only if `concerns`. The pod is bound only if all plugins are content."""
+
+    async def post_bind(self, context: BindContext) -> None:  # noqa: B027 -- most have nothing to do
+        """Called after the bind, which nothing can undo any more."""
+
+    async def rollback(self, context: BindContext) -> None:  # noqa: B027 -- most have nothing to do
+        """Takes back what this request made, as far as it is there; called after a failed attempt."""

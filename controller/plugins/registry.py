@@ -1,0 +1,201 @@
+"""Which plugins run, in which order, and whether what they need runs before them. Pure, but for `installed`.
+
+The defaults of the plugins and the user's settings are merged (B-48), ordered (B-49) and checked. A plugin
+whose need is not met still is in the plan: it refuses the requests that concern it, and only those.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from controller.plugins.base import Plugin
+from controller.plugins.dynamicresources import DynamicResources
+from controller.plugins.gpusharing import GPUSharing
+from controller.plugins.memorylimit import GPUMemoryLimit
+from controller.plugins.volumebinding import VolumeBinding
+
+ENTRY_POINT_GROUP = "kai_binder.plugins"
+BUILT_IN: tuple[type[Plugin], ...] = (VolumeBinding, DynamicResources, GPUSharing, GPUMemoryLimit)
+
+FailurePolicy = Literal["Fail", "Ignore"]
+
+
+class PluginConfig(BaseModel):
+    """What a user sets for one plugin; None means the plugin's own default (B-48)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    enabled: bool | None = None
+    priority: int | None = None
+    arguments: dict[str, str] | None = None
+    failure_policy: FailurePolicy | None = Field(default=None, alias="failurePolicy")
+
+
+class PluginConfigError(ValueError):
+    """The plugins setting cannot be followed; `problems` has a sentence for each fault."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPlugin:
+    """A plugin that runs.
+
+    Attributes:
+        cls: Its class.
+        priority: Higher runs earlier.
+        failure_policy: Whether the bind goes on without it.
+        arguments: Checked, an instance of the class's arguments_model.
+        unmet: Why its needs are not met and what to set, or None.
+    """
+
+    cls: type[Plugin]
+    priority: int
+    failure_policy: FailurePolicy
+    arguments: BaseModel
+    unmet: str | None
+
+
+def installed() -> tuple[type[Plugin], ...]:
+    """The built-in plugins, and those of packages installed beside us.
+
+    Raises:
+        PluginConfigError: A package's plugin cannot be loaded, or is none.
+    """
+    found = list(BUILT_IN)
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            cls = entry.load()
+        except Exception as error:
+            raise PluginConfigError(
+                [f"plugin {entry.name} ({entry.value}) cannot be loaded: {error!r}"]
+            ) from error
+        if not (isinstance(cls, type) and issubclass(cls, Plugin)):
+            raise PluginConfigError([f"plugin {entry.name} ({entry.value}) is no subclass of Plugin"])
+        found.append(cls)
+    return tuple(found)
+
+
+def resolve(
+    classes: Iterable[type[Plugin]], settings: Mapping[str, PluginConfig]
+) -> tuple[PlannedPlugin, ...]:
+    """Merges, orders and checks.
+
+    Args:
+        classes: All plugins there are.
+        settings: The user's settings by plugin name or alias.
+
+    Returns:
+        The enabled plugins in the order in which they run.
+
+    Raises:
+        PluginConfigError: With all problems found.
+    """
+    problems: list[str] = []
+    by_name = _by_name(classes, problems)
+    configs = _configs(by_name, settings, problems)
+    enabled = [cls for cls in by_name.values() if _is_enabled(cls, configs)]
+    enabled.sort(key=lambda cls: (-_priority(cls, configs), cls.name))
+    order = [cls.name for cls in enabled]
+    plan = []
+    for cls in enabled:
+        config = configs.get(cls.name, PluginConfig())
+        arguments = _arguments(cls, config, problems)
+        if arguments is not None:
+            unmet = _unmet(cls, order, by_name)
+            policy = config.failure_policy or "Fail"
+            plan.append(PlannedPlugin(cls, _priority(cls, configs), policy, arguments, unmet))
+    if problems:
+        raise PluginConfigError(problems)
+    return tuple(plan)
+
+
+def _by_name(classes: Iterable[type[Plugin]], problems: list[str]) -> dict[str, type[Plugin]]:
+    by_name: dict[str, type[Plugin]] = {}
+    taken: dict[str, type[Plugin]] = {}
+    for cls in classes:
+        words = [cls.name, *cls.aliases, cls.condition_type]
+        rival = next((taken[word] for word in words if word in taken), None)
+        if rival is not None:
+            problems.append(
+                f"plugins {_path(rival)} and {_path(cls)} have a name or condition type in common"
+            )
+            continue
+        taken.update(dict.fromkeys(words, cls))
+        by_name[cls.name] = cls
+    return by_name
+
+
+def _configs(
+    by_name: Mapping[str, type[Plugin]], settings: Mapping[str, PluginConfig], problems: list[str]
+) -> dict[str, PluginConfig]:
+    """The settings under the plugins' own names."""
+    names = {word: cls.name for cls in by_name.values() for word in (cls.name, *cls.aliases)}
+    configs: dict[str, PluginConfig] = {}
+    for word, config in settings.items():
+        name = names.get(word)
+        if name is None:
+            if config.enabled is not False:  # a plugin that is off need not exist (B-50)
+                known = ", ".join(sorted(by_name))
+                problems.append(f"plugins: there is no plugin {word!r}; there are {known}")
+        elif name in configs:
+            problems.append(f"plugins: {word!r} is another name of {name!r}, which is set as well; keep one")
+        else:
+            configs[name] = config
+    return configs
+
+
+def _is_enabled(cls: type[Plugin], configs: Mapping[str, PluginConfig]) -> bool:
+    config = configs.get(cls.name)
+    return cls.enabled if config is None or config.enabled is None else config.enabled
+
+
+def _priority(cls: type[Plugin], configs: Mapping[str, PluginConfig]) -> int:
+    config = configs.get(cls.name)
+    return cls.priority if config is None or config.priority is None else config.priority
+
+
+def _arguments(cls: type[Plugin], config: PluginConfig, problems: list[str]) -> BaseModel | None:
+    values = cls.default_arguments if config.arguments is None else config.arguments
+    try:
+        return cls.arguments_model.model_validate(dict(values))
+    except ValidationError as error:
+        for fault in error.errors():
+            name = ".".join(str(part) for part in fault["loc"])
+            match fault["type"]:
+                case "extra_forbidden":
+                    known = ", ".join(
+                        field.alias or key for key, field in cls.arguments_model.model_fields.items()
+                    )
+                    text = f"is unknown; {f'there are: {known}' if known else 'this plugin has no arguments'}"
+                case "missing":
+                    text = "is missing; arguments that are given replace all defaults"
+                case _:
+                    text = f"is {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}"
+            problems.append(f"plugins: {cls.name}: argument {name!r} {text}")
+        return None
+
+
+def _unmet(cls: type[Plugin], order: Sequence[str], by_name: Mapping[str, type[Plugin]]) -> str | None:
+    """Why a plugin that this one needs does not run before it, and what to set."""
+    for name in cls.requires:
+        variable = f"BINDER_PLUGINS__{name.upper()}"
+        if name not in by_name:
+            return f"{cls.name} needs the plugin {name}, which is not installed"
+        if name not in order:
+            return f"{cls.name} needs {name}, which is disabled; set {variable}__ENABLED=true"
+        if order.index(name) > order.index(cls.name):
+            return (
+                f"{cls.name} needs {name} to run before it, but {name} runs after it; "
+                f"give {name} a higher priority than {cls.name} ({variable}__PRIORITY)"
+            )
+    return None
+
+
+def _path(cls: type[Plugin]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

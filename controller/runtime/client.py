@@ -1,0 +1,457 @@
+"""The one door to the API server, and the only module that knows kr8s.
+
+Dictionaries go in and come out. Every request has a deadline, which the server is told as well, so that a
+write that we gave up on is not carried out afterwards. kr8s loads the credentials and sends; its transport
+is aiohttp's, which costs a third of the CPU of its own.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import anyio
+import httpx
+import kr8s
+import kr8s.asyncio
+import orjson
+from httpx_aiohttp import AiohttpTransport
+from loguru import logger
+
+from controller.runtime import errors
+
+Object = dict[str, Any]
+"""A Kubernetes object as the API server writes it. What comes from a cache is read-only."""
+
+_RELOGIN_INTERVAL_S = 1.0
+_RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind, as the API server's paths name it.
+
+    Attributes:
+        version: Group and version, e.g. `v1` or `coordination.k8s.io/v1`.
+        plural: E.g. `pods`.
+        namespaced: Whether its objects live in namespaces.
+    """
+
+    version: str
+    plural: str
+    namespaced: bool = True
+
+
+class Patch(StrEnum):
+    """How a patch is to be applied."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """How to reach the API server and how hard to press it.
+
+    Attributes:
+        kubeconfig: Path; empty means KUBECONFIG, the pod's service account, or ~/.kube/config, in this order.
+        qps: Requests a second, on average; not positive means no limit.
+        burst: Requests that may go out at once.
+        deadline_s: Seconds after which a request has failed.
+        observe: Called for each answer with method, HTTP status (`<error>` if there was none) and host.
+    """
+
+    kubeconfig: str = ""
+    qps: float = 50.0
+    burst: int = 300
+    deadline_s: float = 30.0
+    observe: Callable[[str, str, str], None] | None = None
+
+
+class TokenBucket:
+    """Lets `qps` callers a second pass, and `burst` at once; in the order in which they came."""
+
+    def __init__(self, qps: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._qps = qps
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._clock = clock
+        self._last = clock()
+
+    def reserve(self) -> float:
+        """Takes a token, on credit if need be.
+
+        Returns:
+            Seconds to wait until the token is really there.
+        """
+        if self._qps <= 0:
+            return 0.0
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._last) * self._qps)
+        self._last = now
+        self._tokens -= 1.0
+        return max(0.0, -self._tokens / self._qps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request, ready to be sent."""
+
+    method: str
+    resource: Resource
+    namespace: str | None = None
+    name: str = ""
+    subresource: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | None = None
+    content_type: str = "application/json"
+    path: str = ""
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def url(self) -> str:
+        return "/".join(part for part in (self.resource.plural, self.name, self.subresource) if part)
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{self.method} {self.path}"
+        kind = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+        target = "/".join(part for part in (self.namespace, self.name) if part)
+        return f"{self.method} {kind} {target}".rstrip()
+
+
+class Client:
+    """Requests to one API server with one set of credentials.
+
+    All methods raise `errors.ApiError`: a subclass of `StatusError` if the server said no, `NoAnswerError`
+    if it did not answer within the deadline.
+    """
+
+    def __init__(self, api: kr8s.asyncio.Api, options: ClientOptions) -> None:
+        self._api = api
+        self._options = options
+        self._bucket = TokenBucket(options.qps, options.burst)
+        self._login_lock = anyio.Lock()
+        self._last_login_s = float("-inf")
+        self._sessions: list[httpx.AsyncClient] = []
+        self._certificate: tuple[bytes, ...] | None = None
+        self._may_write: Callable[[], bool] | None = None
+
+    @classmethod
+    async def connect(cls, options: ClientOptions) -> "Client":
+        """Loads the credentials and says hello to the server, until it answers.
+
+        Raises:
+            ValueError: No usable credentials were found, or the kubeconfig is broken.
+        """
+        if options.kubeconfig and not await anyio.Path(options.kubeconfig).is_file():
+            raise ValueError(f"kubeconfig {options.kubeconfig} does not exist")
+        delay_s = 0.5
+        while True:
+            try:
+                with anyio.fail_after(options.deadline_s), warnings.catch_warnings():
+                    # kr8s warns of each Kubernetes that is newer than itself; what we use is stable API.
+                    warnings.simplefilter("ignore")
+                    api = await kr8s.asyncio.api(kubeconfig=options.kubeconfig or None)
+                break
+            except (httpx.HTTPError, kr8s.APITimeoutError, kr8s.ServerError, TimeoutError) as error:
+                logger.bind(error=_sentence(error)).warning("The API server does not answer yet")
+                await anyio.sleep(delay_s)
+                delay_s = min(delay_s * 2, 10.0)
+        client = cls(api, options)
+        await client._use_credentials()
+        return client
+
+    async def close(self) -> None:
+        """Closes the connections. Requests under way break."""
+        for session in self._sessions:
+            await session.aclose()
+
+    @property
+    def host(self) -> str:
+        """The server's address, as in the kubeconfig, without the scheme."""
+        return str(self._api.auth.server).partition("://")[2]
+
+    def fence(self, may_write: Callable[[], bool]) -> None:
+        """From now on asks `may_write` before each write; on False the write is refused, unsent."""
+        self._may_write = may_write
+
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str = ""
+    ) -> Object:
+        """Reads one object, live."""
+        return await self._request(_Call("GET", resource, namespace, name, subresource))
+
+    async def list_page(self, resource: Resource, params: Mapping[str, str]) -> Object:
+        """Reads one page of a list over all namespaces; `params` are the API's own query parameters."""
+        return await self._request(_Call("GET", resource, params=params))
+
+    async def create(
+        self,
+        resource: Resource,
+        body: Object,
+        namespace: str | None = None,
+        *,
+        name: str = "",
+        subresource: str = "",
+        urgent: bool = False,
+    ) -> Object:
+        """Creates an object, or with `name` and `subresource` posts to that, e.g. `binding`.
+
+        Args:
+            resource: The kind.
+            body: The object.
+            namespace: Its namespace.
+            name: Only with `subresource`: the object that it belongs to.
+            subresource: Where to post to.
+            urgent: As in `update`.
+        """
+        call = _Call("POST", resource, namespace, name, subresource, content=orjson.dumps(body))
+        return await self._request(call, urgent=urgent)
+
+    async def update(
+        self, resource: Resource, body: Object, namespace: str | None = None, *, urgent: bool = False
+    ) -> Object:
+        """Replaces an object; the resourceVersion in `body` must still be the server's.
+
+        Args:
+            resource: The kind.
+            body: The whole object.
+            namespace: Its namespace.
+            urgent: Ahead of the rate limit, and even without the lease: only for the lease itself.
+        """
+        call = _Call("PUT", resource, namespace, body["metadata"]["name"], content=orjson.dumps(body))
+        return await self._request(call, urgent=urgent)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Object | list[Object],
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+        how: Patch = Patch.MERGE,
+    ) -> Object:
+        """Changes part of an object and returns the whole."""
+        call = _Call(
+            "PATCH",
+            resource,
+            namespace,
+            name,
+            subresource,
+            content=orjson.dumps(body),
+            content_type=how.value,
+        )
+        return await self._request(call)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str,
+        grace_period_s: int | None = None,
+    ) -> None:
+        """Deletes the object with this uid; another one under the same name stays (409)."""
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        if grace_period_s is not None:
+            body["gracePeriodSeconds"] = grace_period_s
+        await self._request(_Call("DELETE", resource, namespace, name, content=orjson.dumps(body)))
+
+    async def raw(self, path: str) -> Object:
+        """Reads a path that belongs to no kind, e.g. `/version`."""
+        return await self._request(_Call("GET", Resource("", ""), path=path))
+
+    async def watch(
+        self,
+        resource: Resource,
+        params: Mapping[str, str],
+        on_line: Callable[[bytes], None],
+        *,
+        idle_s: float,
+    ) -> None:
+        """Follows a watch until the server ends it.
+
+        Args:
+            resource: The kind.
+            params: Query parameters; `watch` is added.
+            on_line: Gets each whole line; a line cut short by the end of the stream is dropped.
+            idle_s: Seconds without a byte after which the stream counts as dead.
+
+        Raises:
+            errors.NoAnswerError: The stream broke, or was silent for `idle_s`.
+            errors.StatusError: The server refused the watch.
+        """
+        call = _Call("GET", resource, params={**params, "watch": "true"})
+        async with AsyncExitStack() as stack:
+            response = await self._answer(call, stack, stream=True)
+            rest = b""
+            chunks = aiter(response.aiter_bytes())
+            while True:
+                try:
+                    with anyio.fail_after(idle_s):
+                        chunk = await anext(chunks, None)
+                except (httpx.HTTPError, TimeoutError) as error:
+                    raise errors.NoAnswerError(str(call), _sentence(error)) from error
+                if chunk is None:
+                    return
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    on_line(line)
+
+    async def _request(self, call: _Call, *, urgent: bool = False) -> Object:
+        wait_s = 0.0 if urgent else self._bucket.reserve()
+        if wait_s > 0:
+            await anyio.sleep(wait_s)
+        if call.writes and not urgent and self._may_write is not None and not self._may_write():
+            raise errors.FencedError(str(call), "this process does not hold the leader's lease")
+        async with AsyncExitStack() as stack:
+            response = await self._answer(call, stack)
+            try:
+                answer: Object = orjson.loads(response.content)
+            except orjson.JSONDecodeError as error:
+                raise errors.NoAnswerError(str(call), f"the answer is no JSON: {error}") from error
+            return answer
+
+    async def _answer(self, call: _Call, stack: AsyncExitStack, *, stream: bool = False) -> httpx.Response:
+        """Sends until there is an answer: once more after a new login, again when told to wait."""
+        refused: errors.StatusError | None = None
+        try:
+            with anyio.fail_after(self._options.deadline_s):
+                while True:
+                    sent_s = anyio.current_time()
+                    response = await stack.enter_async_context(self._send(call, stream=stream))
+                    self._observe(call.method, str(response.status_code))
+                    if response.status_code < 400:
+                        return response
+                    error = await _error(call, response)
+                    match error:
+                        case errors.UnauthorizedError() if refused is None:
+                            await self._log_in(since_s=sent_s)
+                        case errors.TooManyRequestsError():
+                            await anyio.sleep(error.retry_after_s or _RETRY_AFTER_S)
+                        case errors.ForbiddenError() if not await self._ready():
+                            # While it starts, the server knows no roles yet and forbids everything.
+                            raise errors.NoAnswerError(str(call), f"not ready yet: {error.message}")
+                        case _:
+                            raise error
+                    refused = error
+        except TimeoutError as error:
+            if isinstance(refused, errors.TooManyRequestsError):
+                raise refused from error
+            self._observe(call.method, "<error>")
+            text = f"no answer within {self._options.deadline_s:g} s"
+            raise errors.NoAnswerError(str(call), text) from error
+        except (httpx.HTTPError, kr8s.APITimeoutError) as error:
+            self._observe(call.method, "<error>")
+            raise errors.NoAnswerError(str(call), _sentence(error)) from error
+
+    def _send(self, call: _Call, *, stream: bool) -> AbstractAsyncContextManager[httpx.Response]:
+        arguments: dict[str, Any] = {"params": dict(call.params)}
+        if not stream:
+            # Told to the server too, so that it drops a write which we have given up.
+            arguments["params"]["timeout"] = f"{max(1, int(self._options.deadline_s) - 1)}s"
+        if call.content is not None:
+            arguments["content"] = call.content
+            arguments["headers"] = {"content-type": call.content_type}
+        return self._api.call_api(
+            method=call.method,
+            version=call.resource.version,
+            # kr8s always adds a slash, which some paths do not allow: it goes into an empty query.
+            base=f"{call.path}?" if call.path else "",
+            namespace=call.namespace,
+            url=call.url,
+            raise_for_status=False,
+            stream=stream,
+            **arguments,
+        )
+
+    async def _ready(self) -> bool:
+        """Whether the server says of itself that it is ready; asked only when it forbids something."""
+        try:
+            async with self._send(_Call("GET", Resource("", ""), path="/readyz"), stream=False) as response:
+                return response.status_code == 200
+        except (httpx.HTTPError, kr8s.APITimeoutError):
+            return False
+
+    async def _log_in(self, *, since_s: float) -> None:
+        """Loads the credentials again, unless that was done since `since_s` or a moment ago."""
+        async with self._login_lock:
+            if self._last_login_s > max(since_s, anyio.current_time() - _RELOGIN_INTERVAL_S):
+                return
+            self._last_login_s = anyio.current_time()
+            logger.info("The API server no longer accepts the credentials: loading them again")
+            try:
+                await self._api.auth.reauthenticate()
+            except (OSError, ValueError, KeyError) as error:
+                logger.bind(error=_sentence(error)).error("The credentials could not be loaded")
+                return
+            await self._use_credentials()
+
+    async def _use_credentials(self) -> None:
+        """Puts the loaded credentials to use without breaking a request that is under way.
+
+        A new token goes into the session's headers. Only a new client certificate needs a new session; the
+        old one keeps serving its streams and is closed at the end.
+        """
+        auth = self._api.auth
+        files = [auth.client_cert_file, auth.client_key_file, auth.server_ca_file]
+        certificate = tuple([await anyio.Path(file).read_bytes() for file in files if file])
+        if certificate != self._certificate:
+            self._certificate = certificate
+            context = await auth.ssl_context()  # type: ignore[no-untyped-call]
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
+            session = httpx.AsyncClient(
+                base_url=auth.server,
+                headers={
+                    "user-agent": "kai-binder",
+                    "accept": "application/json",
+                    "accept-encoding": "identity",
+                },
+                transport=AiohttpTransport(verify=context, limits=limits, proxy=_proxy(auth.proxy)),
+                timeout=None,  # noqa: S113 -- each request has a deadline of its own
+            )
+            previous, self._api._session = self._api._session, session
+            if not self._sessions and previous is not None:
+                await previous.aclose()
+            self._sessions.append(session)
+        if auth.token:
+            self._sessions[-1].headers["authorization"] = f"Bearer {auth.token}"
+
+    def _observe(self, method: str, code: str) -> None:
+        if self._options.observe is not None:
+            self._options.observe(method, code, self.host)
+
+
+async def _error(call: _Call, response: httpx.Response) -> errors.StatusError:
+    """Reads an answer of 400 or more."""
+    text = (await response.aread()).decode(errors="replace")
+    try:
+        body = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        body = None
+    header = response.headers.get("retry-after", "")
+    return errors.from_status(
+        str(call),
+        response.status_code,
+        body if isinstance(body, dict) else {},
+        text,
+        float(header) if header.isdecimal() else None,
+    )
+
+
+def _proxy(url: str | None) -> httpx.Proxy | None:
+    return httpx.Proxy(url) if url else None
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -1,0 +1,115 @@
+"""One process: caches first, then the leader's lease, then workers; and the way back on stop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+from loguru import logger
+
+from controller.runtime.cache import Cache
+from controller.runtime.leader import Lease
+from controller.runtime.reconcile import Controller
+from controller.runtime.reporting import EventRecorder
+
+_FLUSH_S = 3.0
+_STUCK_S = 120.0
+
+
+class Service(Protocol):
+    """Something that runs beside the work from the first moment to the last."""
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerOptions:
+    """What a manager runs.
+
+    Attributes:
+        caches: Filled before any controller starts.
+        controllers: Run on the leader only.
+        recorder: Sends events; flushed on stop.
+        services: E.g. the endpoints for metrics and health.
+        lease: None if this is the only process.
+        grace_s: Seconds that reconciles under way have to end after a stop.
+    """
+
+    caches: Sequence[Cache]
+    controllers: Sequence[Controller[Any]]
+    recorder: EventRecorder
+    services: Sequence[Service] = ()
+    lease: Lease | None = None
+    grace_s: float = 30.0
+
+
+class Manager:
+    """Starts things in order and stops them in reverse."""
+
+    def __init__(self, options: ManagerOptions) -> None:
+        self._options = options
+        self._finished: anyio.Event | None = None
+
+    def ready(self) -> str | None:
+        """None once every cache is filled, or refused and not required; else what is missing."""
+        missing = [
+            f"{cache.resource.plural}: {cache.problem}" for cache in self._options.caches if not cache.ready
+        ]
+        return "; ".join(missing) or None
+
+    def alive(self) -> str | None:
+        """None if the tasks behind the caches show signs of life; else which does not."""
+        dead = [cache.resource.plural for cache in self._options.caches if cache.silent_s() > _STUCK_S]
+        return f"no sign of life from the watch of {', '.join(dead)} for {_STUCK_S:g} s" if dead else None
+
+    async def run(self, stop: anyio.Event) -> None:
+        """Runs until `stop` is set.
+
+        Raises:
+            ExceptionGroup: Something that must run for ever ended; holds e.g. a LeaseLostError.
+        """
+        options = self._options
+        async with anyio.create_task_group() as services:
+            for service in (*options.services, options.recorder):
+                services.start_soon(service.run)
+            for cache in options.caches:
+                await services.start(cache.run)
+            async with anyio.create_task_group() as work:
+                work.start_soon(self._lead)
+                await stop.wait()
+                await self._drain()
+                work.cancel_scope.cancel()
+            await options.recorder.flush(_FLUSH_S)
+            if options.lease is not None:
+                await options.lease.release()
+            services.cancel_scope.cancel()
+
+    async def _lead(self) -> None:
+        options = self._options
+        for cache in options.caches:
+            await cache.settled()
+        sizes = {cache.resource.plural: len(cache) for cache in options.caches}
+        logger.bind(**sizes).info("The caches are filled")
+        async with anyio.create_task_group() as beside:
+            if options.lease is not None:
+                await options.lease.acquire()
+                beside.start_soon(options.lease.hold)
+            self._finished = anyio.Event()
+            async with anyio.create_task_group() as controllers:
+                for controller in options.controllers:
+                    controllers.start_soon(controller.run)
+            self._finished.set()
+
+    async def _drain(self) -> None:
+        """Stops the intake and gives what is under way its time."""
+        controllers = self._options.controllers
+        for controller in controllers:
+            controller.stop()
+        busy = sum(controller.queue.working for controller in controllers)
+        logger.bind(under_way=busy).info("Stopping")
+        with anyio.move_on_after(self._options.grace_s) as grace:
+            if self._finished is not None:
+                await self._finished.wait()
+        if grace.cancelled_caught:
+            logger.warning("The time to end is over; what is still under way is broken off")

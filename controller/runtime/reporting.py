@@ -1,0 +1,170 @@
+"""What a controller tells people: conditions in a status, and events.
+
+`merge_condition` is pure. The recorder never blocks and never fails its caller: events are for reading, and
+nothing is decided by them.
+"""
+
+import socket
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+from uuid import uuid4
+
+import anyio
+from loguru import logger
+
+from controller.runtime import errors
+from controller.runtime.client import Client, Object, Resource
+
+EVENTS = Resource("v1", "events")
+EVENT_MESSAGE_LIMIT = 1024
+"""The server's limit, in bytes."""
+
+_REMEMBERED = 4096
+_ATTEMPTS = 3
+
+
+def rfc3339(moment: datetime) -> str:
+    """A point in time as metav1.Time is written."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def cut(text: str, limit: int) -> str:
+    """The text in at most `limit` bytes of UTF-8, with an ellipsis where it was longer."""
+    encoded = text.encode()
+    if len(encoded) <= limit:
+        return text
+    return encoded[: limit - 3].decode(errors="ignore") + "…"
+
+
+def merge_condition(previous: Sequence[Object], condition: Object, now: datetime) -> Object:
+    """Dates a condition: `lastTransitionTime` moves only when `status` does.
+
+    Args:
+        previous: The conditions that the object has, any of which may be malformed.
+        condition: type, status, reason, message and what else belongs to it; not changed.
+        now: The time of a transition.
+
+    Returns:
+        The condition with its lastTransitionTime.
+    """
+    for old in previous:
+        if old.get("type") == condition["type"]:
+            since = old.get("lastTransitionTime")
+            if old.get("status") == condition["status"] and isinstance(since, str):
+                return {**condition, "lastTransitionTime": since}
+    return {**condition, "lastTransitionTime": rfc3339(now)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    regarding: Object
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        return str(self.regarding.get("uid", "")), self.kind, self.reason, self.message
+
+
+@dataclass(slots=True)
+class _Sent:
+    name: str
+    count: int
+
+
+class EventRecorder:
+    """Writes core/v1 Events behind the work; the same event again only raises its count."""
+
+    def __init__(self, client: Client, component: str, *, capacity: int = 10_000) -> None:
+        self._client = client
+        self._component = component
+        self._capacity = capacity
+        self._waiting: deque[_Event] = deque()
+        self._sent: OrderedDict[tuple[str, str, str, str], _Sent] = OrderedDict()
+        self._changed = anyio.Event()
+        self._idle = anyio.Event()
+
+    def event(
+        self, regarding: Mapping[str, str], kind: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
+        """Notes an event about an object; the oldest is dropped if too many wait.
+
+        Args:
+            regarding: apiVersion, kind, namespace, name and, if known, uid of the object.
+            kind: As `kubectl` shows it under Type.
+            reason: One CamelCase word.
+            message: A sentence; never taken for a format.
+        """
+        if len(self._waiting) >= self._capacity:
+            dropped = self._waiting.popleft()
+            logger.bind(reason=dropped.reason, name=dropped.regarding["name"]).warning("An event was dropped")
+        self._waiting.append(_Event(dict(regarding), kind, reason, cut(message, EVENT_MESSAGE_LIMIT)))
+        self._idle = anyio.Event() if self._idle.is_set() else self._idle
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Sends what is noted, until cancelled."""
+        while True:
+            while self._waiting:
+                await self._send(self._waiting[0])
+                self._waiting.popleft()
+            self._idle.set()
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+    async def flush(self, timeout_s: float) -> None:
+        """Waits until all that is noted is sent, but no longer than `timeout_s` seconds."""
+        with anyio.move_on_after(timeout_s):
+            while self._waiting:
+                await self._idle.wait()
+
+    async def _send(self, event: _Event) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._write(event)
+            except errors.ApiError as error:
+                log = logger.bind(reason=event.reason, name=event.regarding["name"], error=error.message)
+                if not error.transient or attempt == _ATTEMPTS:
+                    log.warning("An event could not be written")
+                    return
+                await anyio.sleep(2.0 ** (attempt - 1))
+            else:
+                return
+
+    async def _write(self, event: _Event) -> None:
+        now = rfc3339(datetime.now(UTC))
+        namespace = event.regarding["namespace"]
+        sent = self._sent.get(event.identity)
+        if sent is not None:
+            sent.count += 1
+            try:
+                delta: Object = {"count": sent.count, "lastTimestamp": now}
+                await self._client.patch(EVENTS, sent.name, delta, namespace)
+            except errors.NotFoundError:
+                del self._sent[event.identity]  # events expire after an hour: begin a new one
+            else:
+                return
+        name = f"{event.regarding['name'][:200].rstrip('.-')}.{uuid4().hex[:16]}"
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": event.regarding,
+            "type": event.kind,
+            "reason": event.reason,
+            "message": event.message,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": socket.gethostname(),
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._client.create(EVENTS, body, namespace)
+        self._sent[event.identity] = _Sent(name, 1)
+        if len(self._sent) > _REMEMBERED:
+            self._sent.popitem(last=False)

@@ -1,0 +1,181 @@
+"""The queue between watches and workers; it knows only hashable keys.
+
+Three promises: a key that is added many times is worked on once; a key is never with two workers at a time,
+and what is added meanwhile is worked on afterwards; a delayed key waits its time, unless it is added for at
+once, which takes the place of the delay.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import anyio
+
+K = TypeVar("K", bound=Hashable)
+
+
+class QueueObserver(Protocol):
+    """What a queue reports of itself."""
+
+    def added(self) -> None:
+        """A key came in."""
+
+    def depth(self, waiting: int, /) -> None:
+        """So many keys are ready for a worker."""
+
+    def waited(self, seconds: float, /) -> None:
+        """A key was ready for so long before a worker took it."""
+
+    def worked(self, seconds: float, /) -> None:
+        """A worker had a key for so long."""
+
+    def retried(self) -> None:
+        """A key came back after a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays that double from `base_s` with each failure, up to `max_s`."""
+
+    base_s: float = 1.0
+    max_s: float = 60.0
+
+    def delay_s(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row (1 or more)."""
+        doublings = min(failures - 1, 62)  # beyond, a float has long passed any maximum
+        return min(self.base_s * 2.0**doublings, self.max_s)
+
+
+@dataclass(order=True, slots=True)
+class _Delayed(Generic[K]):
+    due_s: float
+    key: K = field(compare=False)
+
+
+class WorkQueue(Generic[K]):
+    """Keys to be worked on, each once; see the module's promises."""
+
+    def __init__(self, backoff: Backoff, observer: QueueObserver | None = None) -> None:
+        self._backoff = backoff
+        self._observer = observer
+        self._ready: deque[K] = deque()
+        self._added_s: dict[K, float] = {}  # keys that are ready, or come again once their worker is done
+        self._working_s: dict[K, float] = {}
+        self._delayed: list[_Delayed[K]] = []
+        self._due_s: dict[K, float] = {}
+        self._failures: dict[K, int] = {}
+        self._changed = anyio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    @property
+    def working(self) -> int:
+        """Keys that are with a worker now."""
+        return len(self._working_s)
+
+    def work_s(self) -> tuple[float, float]:
+        """Seconds that the keys now being worked on have taken: all together, and the longest."""
+        now = anyio.current_time()
+        ages = [now - since for since in self._working_s.values()]
+        return sum(ages), max(ages, default=0.0)
+
+    def add(self, key: K) -> None:
+        """Has the key worked on as soon as a worker is free."""
+        self._due_s.pop(key, None)
+        if self._closed or key in self._added_s:
+            return
+        self._added_s[key] = anyio.current_time()
+        if self._observer is not None:
+            self._observer.added()
+        if key not in self._working_s:
+            self._push(key)
+
+    def add_after(self, key: K, delay_s: float) -> None:
+        """Has the key worked on in `delay_s` seconds, or at its earlier due time if it has one."""
+        if delay_s <= 0:
+            self.add(key)
+            return
+        due_s = anyio.current_time() + delay_s
+        if self._closed or key in self._added_s or self._due_s.get(key, float("inf")) <= due_s:
+            return
+        self._due_s[key] = due_s
+        heapq.heappush(self._delayed, _Delayed(due_s, key))
+        self._wake()
+
+    def retry(self, key: K) -> float:
+        """Has the key worked on again after its back-off.
+
+        Returns:
+            The delay in seconds.
+        """
+        self._failures[key] = self._failures.get(key, 0) + 1
+        delay_s = self._backoff.delay_s(self._failures[key])
+        if self._observer is not None:
+            self._observer.retried()
+        self.add_after(key, delay_s)
+        return delay_s
+
+    def forget(self, key: K) -> None:
+        """Lets the key's back-off start anew."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> K | None:
+        """Waits for a key that is ready and gives it to the caller, who must call `done` with it.
+
+        Returns:
+            The key, or None once the queue is closed.
+        """
+        while not self._closed:
+            self._promote()
+            if self._ready:
+                key = self._ready.popleft()
+                now = anyio.current_time()
+                self._working_s[key] = now
+                added_s = self._added_s.pop(key)
+                if self._observer is not None:
+                    self._observer.depth(len(self._ready))
+                    self._observer.waited(now - added_s)
+                return key
+            changed = self._changed
+            with anyio.move_on_after(self._until_due_s()):
+                await changed.wait()
+        return None
+
+    def done(self, key: K) -> None:
+        """Ends the caller's work on the key; if it was added meanwhile, it is ready again."""
+        since_s = self._working_s.pop(key)
+        if self._observer is not None:
+            self._observer.worked(anyio.current_time() - since_s)
+        if key in self._added_s and not self._closed:
+            self._push(key)
+
+    def close(self) -> None:
+        """Takes and gives no more keys; those with workers go on until `done`."""
+        self._closed = True
+        self._wake()
+
+    def _push(self, key: K) -> None:
+        self._ready.append(key)
+        if self._observer is not None:
+            self._observer.depth(len(self._ready))
+        self._wake()
+
+    def _promote(self) -> None:
+        """Moves what is due into the ready line."""
+        now = anyio.current_time()
+        while self._delayed and self._delayed[0].due_s <= now:
+            delayed = heapq.heappop(self._delayed)
+            # A key that was added for at once, or moved to an earlier time, left a stale entry behind.
+            if self._due_s.get(delayed.key) == delayed.due_s:
+                self.add(delayed.key)
+
+    def _until_due_s(self) -> float:
+        return max(0.0, self._delayed[0].due_s - anyio.current_time()) if self._delayed else float("inf")
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

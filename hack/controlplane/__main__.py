@@ -1,0 +1,67 @@
+"""Runs a local control plane until Ctrl-C: ``PYTHONPATH=hack python -m controlplane``."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane import BuildError, ControlPlane, ControlPlaneError, ensure_binaries, supported_kubernetes
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Builds and starts the control plane, prints how to reach it, waits, stops it.
+
+    Args:
+        argv: The arguments; those of the process when None.
+
+    Returns:
+        The exit status.
+    """
+    options = parse(argv)
+    try:
+        if options.build_only:
+            print(ensure_binaries(options.kubernetes))
+            return 0
+        if options.directory is not None:
+            return serve(options.directory, options.kubernetes)
+        with tempfile.TemporaryDirectory(prefix="kai-binder-") as folder:
+            return serve(Path(folder), options.kubernetes)
+    except (BuildError, ControlPlaneError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m controlplane", description=__doc__)
+    minors = supported_kubernetes()
+    parser.add_argument("--kubernetes", choices=minors, default=minors[0], help="the minor (%(default)s)")
+    parser.add_argument("--build-only", action="store_true", help="build what is missing and stop")
+    parser.add_argument(
+        "--directory", type=Path, help="for logs and kubeconfigs; a temporary one when absent"
+    )
+    return parser.parse_args(argv)
+
+
+def serve(directory: Path, kubernetes: str) -> int:
+    """Runs a control plane until the process is asked to end."""
+    ended = threading.Event()
+    with ControlPlane(directory, kubernetes=kubernetes) as plane:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        print(f"Kubernetes {kubernetes} is ready at {plane.url}; logs are in {directory}.")
+        print(f"export KUBECONFIG={plane.admin_kubeconfig}")
+        print("Ctrl-C stops it.", flush=True)
+        ended.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Waiting for something to become true, with a deadline instead of a guess."""
+
+from collections.abc import Callable
+
+import anyio
+
+
+async def eventually(check: Callable[[], object], *, within_s: float = 10.0) -> None:
+    """Polls until `check` returns something true; an AssertionError in it means: not yet."""
+    problem = ""
+    with anyio.move_on_after(within_s):
+        while True:
+            try:
+                outcome = check()
+                problem = f"it returned {outcome!r}"
+            except AssertionError as error:
+                outcome, problem = False, str(error)
+            if outcome:
+                return
+            await anyio.sleep(0.02)
+    raise AssertionError(f"not true within {within_s:g} s: {problem}")

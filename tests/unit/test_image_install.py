@@ -1,0 +1,94 @@
+"""The RUN and COPY lines of the Dockerfile, carried out in a temporary directory.
+
+No container engine is needed for it: the directory stands for the file system of the build stage.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.dockerfile import ROOT, STAGES, of
+
+VENV = "/opt/kai-binder"
+
+
+def run(command: list[str], cwd: Path) -> str:
+    """Runs a command as the image would: nothing of this test's own Python reaches it."""
+    kept = ("PATH", "HOME", "PIP_INDEX_URL", "PIP_CERT", "SSL_CERT_FILE", "HTTPS_PROXY", "NO_PROXY")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def python(venv: Path, cwd: Path, *arguments: str) -> str:
+    return run([str(venv / "bin" / "python"), *arguments], cwd)
+
+
+def normal(requirement: str) -> str:
+    return requirement.lower().replace("_", "-")
+
+
+def copy(arguments: str, source: Path, target: Path) -> None:
+    *names, destination = arguments.split()
+    for name in names:
+        if (source / name).is_dir():
+            # What .dockerignore leaves out.
+            shutil.copytree(source / name, target / destination, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source / name, target / destination)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The virtual environment that the build stage ends with."""
+    for needed in ("requirements.lock", "README.md"):
+        assert (ROOT / needed).exists(), f"the Dockerfile copies {needed}"
+    root = tmp_path_factory.mktemp("image")
+    src = root / "src"
+    src.mkdir()
+    venv = root / "opt" / "kai-binder"
+    for word, rest in STAGES[0]:
+        if word == "COPY":
+            copy(rest, ROOT, src)
+        elif word == "RUN":
+            command = shlex.split(rest.replace(VENV, str(venv)))
+            run([sys.executable, *command[1:]] if command[0] == "python" else command, src)
+    return venv
+
+
+def test_the_command_starts(installed: Path, tmp_path: Path) -> None:
+    assert "--scheduler-name" in run([str(installed / "bin" / "kai-binder"), "--help"], tmp_path)
+
+
+def test_the_module_starts(installed: Path, tmp_path: Path) -> None:
+    assert "--scheduler-name" in python(installed, tmp_path, "-m", "controller", "--help")
+
+
+def test_exactly_the_locked_versions_are_there(installed: Path, tmp_path: Path) -> None:
+    listing = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
+    found = {normal(entry) for entry in python(installed, tmp_path, "-c", listing).split()}
+    locked = {
+        normal(line.split()[0])
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if line[:1].isalnum()
+    }
+    own = {entry for entry in found if entry.startswith("kai-binder==")}
+    # Python 3.11 puts setuptools into every virtual environment.
+    extra = {entry for entry in found - locked - own if not entry.startswith("setuptools==")}
+    assert own
+    assert not extra
+
+
+def test_no_dependency_is_missing(installed: Path, tmp_path: Path) -> None:
+    # kr8s is imported late, when a client is made: --help alone would not miss it.
+    python(installed, tmp_path, "-c", "import kr8s, httpx_aiohttp, orjson, prometheus_client")
+
+
+def test_the_final_stage_only_takes_that_environment() -> None:
+    assert of(STAGES[1], "COPY") == [f"--from=build {VENV} {VENV}"]
