@@ -12,9 +12,13 @@ from controller.runtime.client import Object, Resource
 
 BIND_REQUESTS = Resource("scheduling.run.ai/v1alpha2", "bindrequests")
 PODS = Resource("v1", "pods")
+CONFIG_MAPS = Resource("v1", "configmaps")
 NODES = Resource("v1", "nodes", namespaced=False)
 VOLUME_CLAIMS = Resource("v1", "persistentvolumeclaims")
 VOLUMES = Resource("v1", "persistentvolumes", namespaced=False)
+STORAGE_CLASSES = Resource("storage.k8s.io/v1", "storageclasses", namespaced=False)
+CSI_DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", namespaced=False)
+CSI_CAPACITIES = Resource("storage.k8s.io/v1", "csistoragecapacities")
 
 RECEIVED_RESOURCE_TYPE = "received-resource-type"
 NUMA_PLACEMENT = "kai.scheduler/numa-placement-predicted"
@@ -52,6 +56,7 @@ class Reason(StrEnum):
     DEPENDENCY_NOT_MET = "DependencyNotMet"
 
     INVALID_REQUEST = "InvalidRequest"
+    REQUEST_GONE = "RequestGone"
     POD_NOT_FOUND = "PodNotFound"
     POD_REPLACED = "PodReplaced"
     POD_TERMINATING = "PodTerminating"
@@ -59,9 +64,38 @@ class Reason(StrEnum):
     POD_GATED = "PodGated"
     ALREADY_BOUND_ELSEWHERE = "AlreadyBoundElsewhere"
     NODE_GONE = "NodeGone"
+    REQUEST_DELETED = "RequestDeleted"
+    INVALID_GPU_GROUP = "InvalidGPUGroup"
+    INVALID_GPU_CONFIG = "InvalidGPUConfig"
+    INVALID_PORTION = "InvalidPortion"
+    INVALID_GPU_MEMORY = "InvalidGPUMemory"
+    INVALID_NODE_MEMORY = "InvalidNodeMemory"
+    MEMORY_UNKNOWN = "MemoryUnknown"
+    MEMORY_EXCEEDS_CARD = "MemoryExceedsCard"
+    MEMORY_TOO_SMALL = "MemoryTooSmall"
+    LIMIT_NOT_DELIVERED = "LimitNotDelivered"
+    CONFIG_MAP_CONFLICT = "ConfigMapConflict"
+    CLUSTER_SCALING_UP = "ClusterScalingUp"
+    RESERVATION_REJECTED = "ReservationRejected"
+    RESERVATION_TIMEOUT = "ReservationTimeout"
+    RESERVATION_FAILED = "ReservationFailed"
+    RESERVATION_CONFLICT = "ReservationConflict"
+    RESERVATION_LOST = "ReservationLost"
     CLAIM_NOT_FOUND = "ClaimNotFound"
     CLAIM_UNBOUND = "ClaimUnbound"
+    CLAIM_REPLACED = "ClaimReplaced"
     VOLUME_UNREACHABLE = "VolumeUnreachable"
+    VOLUME_NOT_FOUND = "VolumeNotFound"
+    VOLUME_TAKEN = "VolumeTaken"
+    NO_FITTING_VOLUME = "NoFittingVolume"
+    PROVISIONING_REFUSED = "ProvisioningRefused"
+    CLAIM_NOT_OWNED = "ClaimNotOwned"
+    CLAIM_TERMINATING = "ClaimTerminating"
+    CLAIM_UNALLOCATED = "ClaimUnallocated"
+    CLAIM_FULL = "ClaimFull"
+    ALLOCATION_CONFLICT = "AllocationConflict"
+    DEVICE_NOT_READY = "DeviceNotReady"
+    BIND_TIMEOUT = "BindTimeout"
     UNSUPPORTED = "Unsupported"
     FORBIDDEN = "Forbidden"
     CONFLICT = "Conflict"
@@ -95,21 +129,31 @@ class BindStatus:
     @classmethod
     def of(cls, item: Object) -> "BindStatus":
         """Reads what is well-formed of an object's status."""
-        status = item.get("status")
-        if not isinstance(status, dict):
-            return cls()
-        conditions = status.get("conditions")
-        if not isinstance(conditions, list):
-            conditions = []
-        attempts = status.get("failedAttempts")
-        generation = status.get("observedGeneration")
+        fields = _Fields(item.get("status"), "status")
         return cls(
-            phase=status["phase"] if isinstance(status.get("phase"), str) else Phase.NEW,
-            reason=status["reason"] if isinstance(status.get("reason"), str) else "",
-            failed_attempts=max(0, attempts) if isinstance(attempts, int) else 0,
-            observed_generation=generation if isinstance(generation, int) else None,
-            conditions=tuple(item for item in conditions if isinstance(item, dict)),
+            phase=fields.get("phase", str) or Phase.NEW,
+            reason=fields.get("reason", str) or "",
+            failed_attempts=max(0, fields.get("failedAttempts", int) or 0),
+            observed_generation=fields.get("observedGeneration", int),
+            conditions=tuple(fields.items("conditions", dict)),
         )
+
+
+def is_over(item: Object) -> bool:
+    """Whether nothing is left to be done for a request: it succeeded, failed for good, or is being deleted.
+
+    It has failed for good as the scheduler sees it (B-13), unless somebody has mended the spec since.
+    """
+    metadata, status = item["metadata"], BindStatus.of(item)
+    if metadata.get("deletionTimestamp") or status.phase == Phase.SUCCEEDED:
+        return True
+    if status.phase != Phase.FAILED:
+        return False
+    if status.observed_generation not in (None, metadata.get("generation")):
+        return False
+    spec = item.get("spec")
+    limit = spec.get("backoffLimit") if isinstance(spec, dict) else None
+    return not isinstance(limit, int) or status.failed_attempts >= limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +206,13 @@ class BindRequest:
         metadata = item["metadata"]
         fields = _Fields(item.get("spec"), "spec")
         gpu = _Fields(fields.get("receivedGPU", dict), "spec.receivedGPU", fields.problems)
+        pod_name = fields.required("podName")
         request = cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=metadata["uid"],
-            owner_uid=_owner_uid(metadata, fields.get("podName", str)),
-            pod_name=fields.required("podName"),
+            owner_uid=_owner_uid(metadata, pod_name),
+            pod_name=pod_name,
             node_name=fields.required("selectedNode"),
             resource_type=fields.get("receivedResourceType", str) or "",
             gpu_portion=gpu.get("portion", str),
@@ -220,7 +265,7 @@ class _Fields:
         self.problems.append(f"{self._path}.{name} is {value!r}, which is not {words[kind]}")
 
 
-def _owner_uid(metadata: Object, pod_name: str | None) -> str | None:
+def _owner_uid(metadata: Object, pod_name: str) -> str | None:
     """The uid of the pod that owns the request; None if no owner is a pod of the request's pod name."""
     owners: Sequence[Object] = metadata.get("ownerReferences") or ()
     for owner in owners:

@@ -2,6 +2,7 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -9,16 +10,25 @@ from loguru import logger
 
 from controller.api import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.binder.crd import warn_if_status_is_pruned
-from controller.binder.objects import trim_node, trim_pod, trim_request
+from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline
 from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
+from controller.gpu import groups_of_pod, groups_of_request
 from controller.plugins import registry
 from controller.plugins.registry import PlannedPlugin
+from controller.reservation.groups import (
+    GroupReconciler,
+    groups_of_changed_request,
+    groups_of_changed_reservation,
+    pods_of_request,
+)
+from controller.reservation.manifest import ReservationOptions
+from controller.reservation.service import GROUP_INDEX, POD_INDEX, GroupCaches, Reservations, Usage
 from controller.runtime.cache import Cache, Key
 from controller.runtime.client import Client, ClientOptions
 from controller.runtime.leader import Lease, LeaseOptions
 from controller.runtime.manager import Manager, ManagerOptions
-from controller.runtime.reconcile import Controller
+from controller.runtime.reconcile import Controller, Reconciler
 from controller.runtime.reporting import EventRecorder
 from controller.runtime.telemetry import Metrics, Telemetry
 from controller.runtime.workqueue import Backoff, WorkQueue
@@ -85,17 +95,26 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
 def _manager(
     settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, metrics: Metrics
 ) -> Manager:
-    selected = {"fieldSelector": f"spec.schedulerName={settings.scheduler_name}"}
-    caches = Caches(
-        requests=Cache(client, BIND_REQUESTS, trim=trim_request),
-        pods=Cache(client, PODS, selectors=selected, trim=trim_pod, required=False),
-        nodes=Cache(client, NODES, trim=trim_node, required=False),
-    )
+    caches = _caches(settings, client)
+    groups = GroupCaches(requests=caches.requests, pods=caches.pods, reservations=caches.reservations)
     recorder = EventRecorder(client, "binder")
     backoff = Backoff(settings.rate_limiter_base_delay, settings.rate_limiter_max_delay)
-    reconciler = BindRequestReconciler(client, caches, Pipeline(client, plugins), recorder, backoff)
-    binding = _controller("bindrequest", reconciler, backoff, settings, metrics)
+    usage = Usage()
+    reservations = Reservations(client, groups, _reservation_options(settings), usage)
+
+    group_queue: WorkQueue[str] = _queue("gpugroup", backoff, metrics)
+    group_reconciler = GroupReconciler(client, groups, reservations, usage, recorder)
+    releasing = _controller("gpugroup", group_reconciler, group_queue, settings, metrics)
+    releasing.watch(caches.requests, groups_of_changed_request)
+    releasing.watch(caches.pods, group_reconciler.groups_of_changed_pod)
+    releasing.watch(caches.reservations, groups_of_changed_reservation)
+
+    pipeline = Pipeline(client, plugins, reservations, usage, group_queue.add)
+    reconciler = BindRequestReconciler(client, caches, pipeline, recorder, backoff)
+    queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics)
+    binding = _controller("bindrequest", reconciler, queue, settings, metrics)
     binding.watch(caches.requests, keys_to_bind)
+
     manager: Manager  # the endpoints ask the manager, which runs them
     endpoints = Telemetry(
         metrics,
@@ -109,8 +128,8 @@ def _manager(
         client.fence(lease.held)
     manager = Manager(
         ManagerOptions(
-            caches=(caches.requests, caches.pods, caches.nodes),
-            controllers=(binding,),
+            caches=(caches.requests, caches.pods, caches.nodes, caches.reservations),
+            controllers=(binding, releasing),
             recorder=recorder,
             services=(endpoints,),
             lease=lease,
@@ -119,12 +138,64 @@ def _manager(
     return manager
 
 
-def _controller(
-    name: str, reconciler: BindRequestReconciler, backoff: Backoff, settings: Settings, metrics: Metrics
-) -> Controller[Key]:
+def _caches(settings: Settings, client: Client) -> Caches:
+    ours = {"fieldSelector": f"spec.schedulerName={settings.scheduler_name}"}
+    reserved = {"fieldSelector": f"metadata.namespace={settings.resource_reservation_namespace}"}
+    return Caches(
+        requests=Cache(
+            client,
+            BIND_REQUESTS,
+            trim=trim_request,
+            indexes={GROUP_INDEX: groups_of_request, POD_INDEX: pods_of_request},
+        ),
+        pods=Cache(
+            client,
+            PODS,
+            selectors=ours,
+            trim=trim_pod,
+            indexes={GROUP_INDEX: groups_of_pod},
+            required=False,
+        ),
+        nodes=Cache(client, NODES, trim=trim_node, required=False),
+        reservations=Cache(
+            client,
+            PODS,
+            name="reservations",
+            selectors=reserved,
+            trim=trim_reservation,
+            indexes={GROUP_INDEX: groups_of_pod},
+            required=False,
+        ),
+    )
+
+
+def _reservation_options(settings: Settings) -> ReservationOptions:
+    return ReservationOptions(
+        namespace=settings.resource_reservation_namespace,
+        service_account=settings.resource_reservation_service_account,
+        app_label=settings.resource_reservation_app_label,
+        image=settings.resource_reservation_pod_image,
+        timeout_s=settings.resource_reservation_allocation_timeout,
+        resources=settings.resource_reservation_pod_resources or {},
+        pod_security_context=settings.resource_reservation_pod_security_context,
+        container_security_context=settings.resource_reservation_container_security_context,
+        priority_class_name=settings.resource_reservation_priority_class_name,
+        runtime_class_name=settings.runtime_class_name,
+        fake_gpu_nodes=settings.fake_gpu_nodes,
+        scale_adjust_namespace=settings.scale_adjust_namespace,
+    )
+
+
+def _queue(name: str, backoff: Backoff, metrics: Metrics) -> WorkQueue[Any]:
     observer = metrics.queue(name)
-    queue: WorkQueue[Key] = WorkQueue(backoff, observer)
+    queue: WorkQueue[Any] = WorkQueue(backoff, observer)
     observer.track(queue.work_s)
+    return queue
+
+
+def _controller(
+    name: str, reconciler: Reconciler[Any], queue: WorkQueue[Any], settings: Settings, metrics: Metrics
+) -> Controller[Any]:
     limit = settings.max_concurrent_reconciles
     return Controller(name, reconciler, queue, max_concurrent=limit, observer=metrics.controller(name, limit))
 

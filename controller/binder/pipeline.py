@@ -5,9 +5,9 @@ server was not there, so the attempt says nothing about the request and is not c
 may be on its node is never rolled back.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import orjson
@@ -15,16 +15,11 @@ from anyio.abc import TaskGroup
 from loguru import logger
 
 from controller.api import NUMA_PLACEMENT, PODS, RECEIVED_RESOURCE_TYPE, BindRequest, ConditionType, Reason
-from controller.plugins.base import (
-    BindContext,
-    DependencyNotMet,
-    Failed,
-    Outcome,
-    Plugin,
-    Ready,
-    Skipped,
-)
+from controller.gpu import GPUConfigError, annotation, group_labels, groups_of_pod, is_group_label
+from controller.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import FailurePolicy, PlannedPlugin
+from controller.reservation.service import ReservationError, Reservations, Usage
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
 from controller.runtime.reconcile import Slot
@@ -53,6 +48,11 @@ class Attempt:
     culprit: str = ConditionType.BOUND
 
 
+_Stop = tuple[str, Failed]
+"""The condition type of a step that stops the bind, and its failure."""
+
+_NOBODY: tuple[str, None] = (ConditionType.BOUND, None)
+
 OnWait = Callable[[str, str, Mapping[str, Outcome]], Awaitable[None]]
 """Told of a long wait: condition type, what for, and the outcomes so far. Must not raise."""
 
@@ -71,17 +71,38 @@ class _Step:
 class Pipeline:
     """The steps of a bind, the same for all requests."""
 
-    def __init__(self, client: Client, plan: Iterable[PlannedPlugin]) -> None:
-        self._client = client
-        self._steps = tuple(
+    def __init__(
+        self,
+        client: Client,
+        plan: Iterable[PlannedPlugin],
+        reservations: Reservations,
+        usage: Usage,
+        on_group_left: Callable[[str], None],
+    ) -> None:
+        """Makes the plugins.
+
+        Args:
+            client: For all requests.
+            plan: The plugins in their order.
+            reservations: Reserve the GPUs of fractions.
+            usage: Where the groups in use are marked.
+            on_group_left: Told of a group when no bind uses it any more.
+        """
+        self.client = client
+        self.reservations = reservations
+        self.steps = tuple(
             _Step(planned.cls(client, planned.arguments), planned.failure_policy, planned.unmet)
             for planned in plan
         )
+        self.labels_are_copied: bool | None = None
+        """Whether the server copies a Binding's labels to the pod; None until it was seen."""
+        self._usage = usage
+        self._on_group_left = on_group_left
 
     def order(self, *, is_fraction: bool) -> tuple[str, ...]:
         """Condition types of the steps for a request, in the order in which they run."""
         reserve = (ConditionType.GPU_RESERVED,) if is_fraction else ()
-        return (*reserve, *(step.type for step in self._steps))
+        return (*reserve, *(step.type for step in self.steps))
 
     async def bind(
         self, request: BindRequest, pod: Object, node: Object, slot: Slot, on_wait: OnWait
@@ -99,46 +120,75 @@ class Pipeline:
             errors.ApiError: The server was not there; what is done so far stays, and is found done next time.
         """
         interrupted: errors.ApiError | None = None
-        async with anyio.create_task_group() as tasks:
-            run = _Run(self._client, self._steps, request, pod, node, slot, on_wait, tasks)
-            try:
-                culprit, ending = await run.attempt()
-            except errors.ApiError as error:
-                interrupted = error  # raised outside, where the task group cannot wrap it
+        groups = request.gpu_groups if request.is_fraction else ()
+        with self._usage.of(groups, self._on_group_left):
+            async with anyio.create_task_group() as tasks:
+                waits = _Waits(slot, tasks, on_wait)
+                run = _Run(self, request, pod, node, waits)
+                try:
+                    culprit, ending = await run.attempt()
+                except errors.ApiError as error:
+                    interrupted = error  # raised outside, where the task group cannot wrap it
         if interrupted is not None:
             raise interrupted
         return Attempt(self.order(is_fraction=request.is_fraction), run.outcomes, ending, culprit)
 
 
+class _Waits:
+    """The waits of one attempt for somebody else: others bind meanwhile, and long ones are shown."""
+
+    def __init__(self, slot: Slot, tasks: TaskGroup, on_wait: OnWait) -> None:
+        self.step: str = ConditionType.BOUND
+        self.outcomes: dict[str, Outcome] = {}
+        self._slot = slot
+        self._tasks = tasks
+        self._on_wait = on_wait
+
+    @asynccontextmanager
+    async def waiting(self, what: str) -> AsyncIterator[None]:
+        """Lets others bind, and has the wait shown if it takes long."""
+        scope, told = anyio.CancelScope(), anyio.Event()
+        async with self._slot.released():
+            self._tasks.start_soon(self._tell_later, what, scope, told)
+            try:
+                yield
+            finally:
+                scope.cancel()
+                # A write under way must arrive before the one that follows it.
+                with anyio.CancelScope(shield=True):
+                    await told.wait()
+
+    async def _tell_later(self, what: str, scope: anyio.CancelScope, told: anyio.Event) -> None:
+        try:
+            with scope:
+                await anyio.sleep(WAITING_SHOWN_AFTER_S)
+                with anyio.CancelScope(shield=True):
+                    await self._on_wait(self.step, what, dict(self.outcomes))
+        finally:
+            told.set()
+
+
 class _Run:
-    """The state of one attempt."""
+    """One attempt."""
 
     def __init__(
-        self,
-        client: Client,
-        steps: Sequence[_Step],
-        request: BindRequest,
-        pod: Object,
-        node: Object,
-        slot: Slot,
-        on_wait: OnWait,
-        tasks: TaskGroup,
+        self, pipeline: Pipeline, request: BindRequest, pod: Object, node: Object, waits: _Waits
     ) -> None:
-        self.outcomes: dict[str, Outcome] = {}
-        self._client = client
-        self._steps = steps
+        self.outcomes = waits.outcomes
+        self._pipeline = pipeline
+        self._client = pipeline.client
+        self._steps = pipeline.steps
         self._request = request
-        self._slot = slot
-        self._on_wait = on_wait
-        self._tasks = tasks
-        self._current: str = ConditionType.BOUND
-        self._context = BindContext(request=request, pod=pod, node=node, gpu_ids=(), waiting=self._waiting)
+        self._waits = waits
+        self._context = BindContext(
+            request=request, pod=pod, node=node, gpu_ids=(), waiting=waits.waiting, container_env={}
+        )
 
     async def attempt(self) -> tuple[str, Ready | Failed]:
         """Runs the steps; returns the culprit's condition type and the ending."""
-        culprit, failure = await self._prepare()
+        culprit, failure = await self._prepare() or await self._reserve() or await self._pre_bind() or _NOBODY
         if failure is None:
-            self._current = ConditionType.BOUND
+            self._waits.step = ConditionType.BOUND
             ending = await self._post_binding()
             if isinstance(ending, Ready):
                 await self._post_bind()
@@ -146,38 +196,76 @@ class _Run:
             failure = ending
         return culprit, await self._roll_back(failure)
 
-    async def _prepare(self) -> tuple[str, Failed | None]:
-        """Reserves and runs the plugins, up to the first that stops the bind."""
+    async def _prepare(self) -> _Stop | None:
+        """What can be known before anything is touched: needs that the settings rule out, bad input."""
         for step in self._steps:
-            # Before anything is touched: what the settings rule out cannot be bound.
             if step.unmet and step.failure_policy == "Fail" and step.plugin.concerns(self._context):
                 self.outcomes[step.type] = DependencyNotMet(step.unmet)
                 return step.type, Failed(Reason.DEPENDENCY_NOT_MET, step.unmet, retry=False)
-        if self._request.is_fraction:
-            refused = Failed(
-                Reason.UNSUPPORTED, "this version of the binder does not reserve shared GPUs", retry=False
-            )
-            self.outcomes[ConditionType.GPU_RESERVED] = refused
-            return ConditionType.GPU_RESERVED, refused
         for step in self._steps:
-            self._current = step.type
-            outcome = await self._run_step(step)
+            failure = await self._guarded(step, self._prepare_step)
+            if isinstance(failure, Failed):
+                self.outcomes[step.type] = failure
+                if step.failure_policy == "Fail":
+                    return step.type, failure
+        return None
+
+    async def _prepare_step(self, step: _Step) -> Outcome | None:
+        concerned = step.plugin.concerns(self._context) and not step.unmet
+        return await step.plugin.prepare(self._context) if concerned else None
+
+    async def _reserve(self) -> _Stop | None:
+        """Reserves the GPUs of a fraction."""
+        if not self._request.is_fraction:
+            return None
+        self._waits.step = ConditionType.GPU_RESERVED
+        try:
+            devices = await self._pipeline.reservations.reserve(
+                self._request, self._context.pod, self._context.node, self._waits.waiting
+            )
+        except ReservationError as error:
+            failure = Failed(error.reason, error.message, retry=error.retry)
+        except errors.ApiError as error:
+            if error.transient:
+                raise
+            failure = failed_by(error)
+        else:
+            self._context = replace(self._context, gpu_ids=devices)
+            pairs = zip(self._request.gpu_groups, devices, strict=True)
+            text = ", ".join(f"group {group} is GPU {device}" for group, device in pairs)
+            self.outcomes[ConditionType.GPU_RESERVED] = Ready(f"{text} of node {self._request.node_name}")
+            return None
+        self.outcomes[ConditionType.GPU_RESERVED] = failure
+        return ConditionType.GPU_RESERVED, failure
+
+    async def _pre_bind(self) -> _Stop | None:
+        """Runs the plugins, up to the first that stops the bind."""
+        for step in self._steps:
+            if step.type in self.outcomes:
+                continue  # failed already while it prepared, and may
+            self._waits.step = step.type
+            outcome = await self._guarded(step, self._pre_bind_step)
+            assert outcome is not None  # noqa: S101 -- a step always has an outcome
             self.outcomes[step.type] = outcome
             match outcome:
                 case DependencyNotMet(message) if step.failure_policy == "Fail":
                     return step.type, Failed(Reason.DEPENDENCY_NOT_MET, message)
                 case Failed() if step.failure_policy == "Fail":
                     return step.type, outcome
-        return ConditionType.BOUND, None
+        return None
 
-    async def _run_step(self, step: _Step) -> Outcome:
+    async def _pre_bind_step(self, step: _Step) -> Outcome:
+        if not step.plugin.concerns(self._context):
+            return Skipped()
+        unmet = step.unmet or self._failed_need(step)
+        return DependencyNotMet(unmet) if unmet else await step.plugin.pre_bind(self._context)
+
+    async def _guarded(
+        self, step: _Step, run: Callable[[_Step], Awaitable[Outcome | None]]
+    ) -> Outcome | None:
+        """Runs part of a plugin; what it raises becomes its outcome."""
         try:
-            if not step.plugin.concerns(self._context):
-                return Skipped()
-            unmet = step.unmet or self._failed_need(step)
-            if unmet:
-                return DependencyNotMet(unmet)
-            return await step.plugin.pre_bind(self._context)
+            return await run(step)
         except errors.ApiError as error:
             if error.transient:
                 raise
@@ -196,25 +284,27 @@ class _Run:
 
     async def _post_binding(self) -> Ready | Failed:
         request, metadata = self._request, self._context.pod["metadata"]
-        annotations = {RECEIVED_RESOURCE_TYPE: request.resource_type}
-        if request.numa_zones:
-            annotations[NUMA_PLACEMENT] = orjson.dumps(request.numa_zones).decode()
         binding: Object = {
             "apiVersion": "v1",
             "kind": "Binding",
             # With the uid the server refuses a pod that was replaced since it was read. It copies the
-            # annotations to the pod in the same write as the node.
+            # annotations, newer ones the labels too, to the pod in the same write as the node.
             "metadata": {
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],
                 "uid": metadata["uid"],
-                "annotations": annotations,
+                "annotations": self._annotations(),
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": request.node_name},
         }
         try:
-            if not request.numa_zones and NUMA_PLACEMENT in (metadata.get("annotations") or {}):
-                await self._forget_numa_placement()
+            labels = group_labels(self._context.pod, request.gpu_groups) if request.is_fraction else {}
+        except GPUConfigError as error:
+            return Failed(Reason.INVALID_GPU_CONFIG, str(error), retry=False)
+        if labels:
+            binding["metadata"]["labels"] = labels
+        try:
+            await self._patch_before_binding(labels)
             await self._client.create(
                 PODS, binding, request.namespace, name=request.pod_name, subresource="binding"
             )
@@ -224,12 +314,44 @@ class _Run:
             if error.transient:
                 raise
             return failed_by(error)
+        if labels and self._pipeline.labels_are_copied is None:
+            await self._see_whether_labels_are_copied(labels)
         return Ready(f"pod {request.namespace}/{request.pod_name} is on node {request.node_name}")
 
-    async def _forget_numa_placement(self) -> None:
-        """Takes off the placement that an earlier decision left on the pod; a Binding can only add."""
+    def _annotations(self) -> dict[str, str]:
+        annotations = {RECEIVED_RESOURCE_TYPE: self._request.resource_type}
+        if self._request.numa_zones:
+            annotations[NUMA_PLACEMENT] = orjson.dumps(self._request.numa_zones).decode()
+        return annotations
+
+    async def _patch_before_binding(self, labels: Mapping[str, str]) -> None:
+        """What a Binding cannot do: take off an earlier placement; on older servers, label the pod."""
+        delta: Object = {}
+        if not self._request.numa_zones and annotation(self._context.pod, NUMA_PLACEMENT) is not None:
+            delta["annotations"] = {NUMA_PLACEMENT: None}
+        if labels and self._pipeline.labels_are_copied is False:
+            delta["labels"] = labels
+        if delta:
+            await self._patch_pod(delta)
+
+    async def _see_whether_labels_are_copied(self, labels: Mapping[str, str]) -> None:
+        """Looks at the first pod that was bound with labels, and labels it if the server did not.
+
+        Whatever fails here is made good by the reconciler of groups: the pod is bound.
+        """
+        try:
+            pod = await self._client.get(PODS, self._request.pod_name, self._request.namespace)
+            present = pod["metadata"].get("labels") or {}
+            self._pipeline.labels_are_copied = labels.items() <= present.items()
+            if not self._pipeline.labels_are_copied:
+                await self._patch_pod({"labels": labels})
+        except errors.ApiError as error:
+            logger.bind(error=error.message).warning("It could not be seen whether a pod has its labels")
+
+    async def _patch_pod(self, delta: Object) -> None:
+        """Changes the metadata of this very pod."""
         metadata = self._context.pod["metadata"]
-        body: Object = {"metadata": {"uid": metadata["uid"], "annotations": {NUMA_PLACEMENT: None}}}
+        body: Object = {"metadata": {"uid": metadata["uid"], **delta}}
         await self._client.patch(PODS, metadata["name"], body, metadata["namespace"])
 
     async def _resolve(self, error: errors.ApiError) -> Ready | Failed:
@@ -258,7 +380,7 @@ class _Run:
             except errors.ApiError as error:
                 log = logger.bind(cause=cause.message, error=error.message)
                 log.warning("It is unclear whether the pod was bound, and it cannot be read yet")
-            async with self._waiting("the API server to say whether the pod is bound"):
+            async with self._waits.waiting("the API server to say whether the pod is bound"):
                 await anyio.sleep(delay_s)
             delay_s = min(delay_s * 2, _RESOLVE_MAX_BACKOFF_S)
 
@@ -280,32 +402,31 @@ class _Run:
             except Exception as error:  # noqa: BLE001 -- the others must be taken back all the same
                 logger.bind(plugin=step.plugin.name, error=repr(error)).error("A rollback failed")
                 faults.append(f"{step.plugin.name} could not take back its work: {error}")
+        try:
+            await self._take_off_labels()
+        except errors.ApiError as error:
+            logger.bind(error=error.message).error("The GPU groups could not be taken off a pod")
+            faults.append(f"the pod keeps its GPU group labels: {error.message}")
         if not faults:
             return ending
         return Failed(ending.reason, "; ".join((ending.message, *faults)), retry=ending.retry)
 
-    @asynccontextmanager
-    async def _waiting(self, what: str) -> AsyncIterator[None]:
-        """Lets others bind, and has the wait shown if it takes long."""
-        scope, told = anyio.CancelScope(), anyio.Event()
-        async with self._slot.released():
-            self._tasks.start_soon(self._tell_later, what, scope, told)
-            try:
-                yield
-            finally:
-                scope.cancel()
-                # A write under way must arrive before the one that follows it.
-                with anyio.CancelScope(shield=True):
-                    await told.wait()
-
-    async def _tell_later(self, what: str, scope: anyio.CancelScope, told: anyio.Event) -> None:
+    async def _take_off_labels(self) -> None:
+        """Takes the group labels off a pod that did not get to its node."""
+        request, known = self._request, self._pipeline.labels_are_copied
+        if not request.is_fraction or (known is not False and not groups_of_pod(self._context.pod)):
+            return
         try:
-            with scope:
-                await anyio.sleep(WAITING_SHOWN_AFTER_S)
-                with anyio.CancelScope(shield=True):
-                    await self._on_wait(self._current, what, dict(self.outcomes))
-        finally:
-            told.set()
+            pod = await self._client.get(PODS, request.pod_name, request.namespace)
+        except errors.NotFoundError:
+            return
+        if pod["metadata"]["uid"] != self._context.pod["metadata"]["uid"]:
+            return
+        if pod["spec"].get("nodeName") == request.node_name:
+            return
+        names = [name for name in pod["metadata"].get("labels") or {} if is_group_label(name)]
+        if names:
+            await self._patch_pod({"labels": dict.fromkeys(names)})
 
 
 def judge_pod(request: BindRequest, pod: Object, uid: str | None) -> Ready | Failed | None:

@@ -19,12 +19,12 @@ from controller.api import (
     BindRequest,
     BindStatus,
     InvalidRequestError,
-    Phase,
     Reason,
+    is_over,
 )
 from controller.binder import status as statuses
 from controller.binder.pipeline import Attempt, Pipeline, failed_by, judge_pod
-from controller.plugins.base import Failed, Outcome, Ready
+from controller.outcome import Failed, Outcome, Ready
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change, Key, key_of
 from controller.runtime.client import Client, Object, Patch
@@ -41,6 +41,7 @@ class Caches:
     requests: Cache
     pods: Cache
     nodes: Cache
+    reservations: Cache
 
 
 def keys_to_bind(change: Change) -> Iterable[Key]:
@@ -76,7 +77,7 @@ class BindRequestReconciler:
             errors.ApiError: The server was not there; the request is as before.
         """
         item = self._caches.requests.get(key[1], key[0])
-        if item is None or self._is_finished(item):
+        if item is None or is_over(item):
             return Result()
         try:
             request = BindRequest.parse(item)
@@ -89,16 +90,6 @@ class BindRequestReconciler:
         async with self._pods.hold((request.namespace, request.pod_name), slot):
             attempt, pod = await self._attempt(item, request, slot)
             return await self._conclude(item, request, pod, attempt, slot)
-
-    def _is_finished(self, item: Object) -> bool:
-        metadata, status = item["metadata"], BindStatus.of(item)
-        if metadata.get("deletionTimestamp") or status.phase == Phase.SUCCEEDED:
-            return True
-        if status.observed_generation not in (None, metadata.get("generation")):
-            return False  # somebody has mended the spec
-        spec = item.get("spec")
-        limit = spec.get("backoffLimit") if isinstance(spec, dict) else None
-        return statuses.failed_for_good(status, limit if isinstance(limit, int) else None)
 
     def _unattempted(self, ending: Ready | Failed, request: BindRequest | None) -> Attempt:
         order = self._pipeline.order(is_fraction=request is not None and request.is_fraction)
@@ -181,10 +172,11 @@ class BindRequestReconciler:
             logger.bind(pod=request.pod_name, node=request.node_name).info("Bound a pod")
         else:
             report = statuses.failed(request, generation, old, attempt, now, self._backoff)
-            log = logger.bind(reason=attempt.ending.reason, attempt=report.status["failedAttempts"])
-            log.bind(retry_in_s=report.result.requeue_after_s).warning(
-                f"A bind failed: {attempt.ending.message}"
-            )
+            logger.bind(
+                reason=report.status["reason"],
+                attempts=report.status["failedAttempts"],
+                retry_in_s=report.result.requeue_after_s,
+            ).warning("A bind failed")
         if not await self._write_status(item, report.status, slot):
             return Result()
         if request is not None:

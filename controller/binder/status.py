@@ -11,7 +11,7 @@ from typing import Literal
 
 from controller.api import POD_BOUND, BindRequest, BindStatus, ConditionType, Phase, Reason
 from controller.binder.pipeline import Attempt
-from controller.plugins.base import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
 from controller.runtime.client import Object
 from controller.runtime.reconcile import Result
 from controller.runtime.reporting import cut, merge_condition
@@ -50,12 +50,6 @@ class Report:
     pod_event: Event | None
     request_event: Event | None
     result: Result
-
-
-def failed_for_good(status: BindStatus, backoff_limit: int | None) -> bool:
-    """Whether the scheduler takes the request for failed for good (B-13)."""
-    spent = backoff_limit is None or status.failed_attempts >= backoff_limit
-    return status.phase == Phase.FAILED and spent
 
 
 def succeeded(
@@ -155,8 +149,9 @@ def waiting(
     lines[ConditionType.BOUND] = _Line("Unknown", Reason.WAITING, what)
     ordered = {type_: lines[type_] for type_ in (*order, ConditionType.BOUND)}
     status: Object = {"observedGeneration": generation, "conditions": _dated(generation, old, ordered, now)}
-    if _attempts_so_far(generation, old) != old.failed_attempts:
-        status["failedAttempts"] = 0  # or the attempts at an earlier spec would be taken for this one's
+    if _is_of_another_spec(generation, old):
+        # Or this spec would be taken for one that has failed, for good perhaps.
+        status |= {"phase": Phase.PENDING, "reason": None, "failedAttempts": 0}
     return status
 
 
@@ -193,11 +188,13 @@ class _Line:
     message: str
 
 
+def _is_of_another_spec(generation: int, old: BindStatus) -> bool:
+    return old.observed_generation is not None and old.observed_generation != generation
+
+
 def _attempts_so_far(generation: int, old: BindStatus) -> int:
     """Failed attempts of this spec; a changed spec starts anew."""
-    if old.observed_generation is not None and old.observed_generation != generation:
-        return 0
-    return old.failed_attempts
+    return 0 if _is_of_another_spec(generation, old) else old.failed_attempts
 
 
 def _pod_failure(request: BindRequest | None, ending: Failed) -> tuple[Object | None, Event | None]:
@@ -238,7 +235,8 @@ def _dated(generation: int, old: BindStatus, lines: Mapping[str, _Line], now: da
         )
         for type_, line in lines.items()
     ]
-    return ours + [item for item in old.conditions if "/" in str(item.get("type", ""))]
+    others = [item for item in old.conditions if str(item.get("type")) not in lines]
+    return ours + [item for item in others if "/" in str(item.get("type"))]
 
 
 def _line(outcome: Outcome) -> _Line:

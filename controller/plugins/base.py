@@ -14,57 +14,32 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from controller.api import BindRequest
+from controller.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
 from controller.runtime.client import Client, Object
 
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The work is done, or was found done."""
-
-    message: str = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """There is nothing for this plugin in this request."""
-
-    message: str = "nothing to do for this request"
-
-
-@dataclass(frozen=True, slots=True)
-class DependencyNotMet:
-    """A plugin that this one needs is disabled, missing, runs later, or has failed."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The work could not be done.
-
-    Attributes:
-        reason: One CamelCase word, a `controller.api.Reason` or the plugin's own.
-        message: A sentence with the object's name and the value at fault.
-        retry: False if another attempt of this request cannot end better.
-    """
-
-    reason: str
-    message: str
-    retry: bool = True
-
-
-Outcome = Ready | Skipped | DependencyNotMet | Failed
+__all__ = [
+    "BindContext",
+    "DependencyNotMet",
+    "Failed",
+    "NoArguments",
+    "Outcome",
+    "Plugin",
+    "Ready",
+    "Skipped",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindContext:
-    """One attempt, as a plugin sees it; everything in it is read-only.
+    """One attempt, as a plugin sees it; all but `container_env` is read-only.
 
     Attributes:
         request: The parsed request.
         pod: The pod, not assigned yet.
         node: The chosen node.
         gpu_ids: Of the reserved GPUs, in the order of the request's groups; empty unless it is a fraction.
+        container_env: Variables that the container with the GPU share is to get, by name. Plugins add theirs
+            in `prepare`; gpusharing delivers them.
         waiting: `async with context.waiting("the provisioner of claim data"):` around each wait for somebody
             else. Others bind meanwhile, and the text is shown in the condition if it takes long.
     """
@@ -74,6 +49,7 @@ class BindContext:
     node: Object
     gpu_ids: tuple[str, ...]
     waiting: Callable[[str], AbstractAsyncContextManager[None]]
+    container_env: dict[str, str]
 
 
 class NoArguments(BaseModel):
@@ -118,6 +94,14 @@ class Plugin(ABC):
     @abstractmethod
     def concerns(self, context: BindContext) -> bool:
         """Whether there is anything to do for this request; without I/O."""
+
+    async def prepare(self, context: BindContext) -> Failed | None:
+        """Checks what can be checked before anything is reserved or written; called only if `concerns`.
+
+        Returns:
+            Why the bind must not go on, or None. It writes nothing.
+        """
+        return None
 
     @abstractmethod
     async def pre_bind(self, context: BindContext) -> Outcome:

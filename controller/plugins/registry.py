@@ -4,6 +4,7 @@ The defaults of the plugins and the user's settings are merged (B-48), ordered (
 whose need is not met still is in the plan: it refuses the requests that concern it, and only those.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -11,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from controller.api import ConditionType
 from controller.plugins.base import Plugin
 from controller.plugins.dynamicresources import DynamicResources
 from controller.plugins.gpusharing import GPUSharing
@@ -75,8 +77,9 @@ def installed() -> tuple[type[Plugin], ...]:
             raise PluginConfigError(
                 [f"plugin {entry.name} ({entry.value}) cannot be loaded: {error!r}"]
             ) from error
-        if not (isinstance(cls, type) and issubclass(cls, Plugin)):
-            raise PluginConfigError([f"plugin {entry.name} ({entry.value}) is no subclass of Plugin"])
+        fault = _fault(cls)
+        if fault is not None:
+            raise PluginConfigError([f"plugin {entry.name} ({entry.value}) {fault}"])
         found.append(cls)
     return tuple(found)
 
@@ -115,10 +118,26 @@ def resolve(
     return tuple(plan)
 
 
+def _fault(cls: object) -> str | None:
+    """Why something is no complete plugin class; None if it is one."""
+    if not (isinstance(cls, type) and issubclass(cls, Plugin)):
+        return "is no subclass of Plugin"
+    for attribute in ("name", "condition_type"):
+        if not getattr(cls, attribute, ""):
+            return f"has no {attribute}"
+    if inspect.isabstract(cls):
+        return f"lacks {', '.join(sorted(cls.__abstractmethods__))}"
+    return None
+
+
 def _by_name(classes: Iterable[type[Plugin]], problems: list[str]) -> dict[str, type[Plugin]]:
     by_name: dict[str, type[Plugin]] = {}
     taken: dict[str, type[Plugin]] = {}
     for cls in classes:
+        if cls.condition_type in list(ConditionType):
+            problems.append(
+                f"plugin {_path(cls)}: the condition type {cls.condition_type} is the binder's own"
+            )
         words = [cls.name, *cls.aliases, cls.condition_type]
         rival = next((taken[word] for word in words if word in taken), None)
         if rival is not None:
@@ -137,6 +156,7 @@ def _configs(
     """The settings under the plugins' own names."""
     names = {word: cls.name for cls in by_name.values() for word in (cls.name, *cls.aliases)}
     configs: dict[str, PluginConfig] = {}
+    words: dict[str, str] = {}
     for word, config in settings.items():
         name = names.get(word)
         if name is None:
@@ -144,9 +164,10 @@ def _configs(
                 known = ", ".join(sorted(by_name))
                 problems.append(f"plugins: there is no plugin {word!r}; there are {known}")
         elif name in configs:
-            problems.append(f"plugins: {word!r} is another name of {name!r}, which is set as well; keep one")
+            one, other = sorted((words[name], word))
+            problems.append(f"plugins: {one!r} and {other!r} are names of one plugin; keep one of them")
         else:
-            configs[name] = config
+            configs[name], words[name] = config, word
     return configs
 
 
@@ -189,7 +210,7 @@ def _unmet(cls: type[Plugin], order: Sequence[str], by_name: Mapping[str, type[P
             return f"{cls.name} needs the plugin {name}, which is not installed"
         if name not in order:
             return f"{cls.name} needs {name}, which is disabled; set {variable}__ENABLED=true"
-        if order.index(name) > order.index(cls.name):
+        if order.index(name) >= order.index(cls.name):
             return (
                 f"{cls.name} needs {name} to run before it, but {name} runs after it; "
                 f"give {name} a higher priority than {cls.name} ({variable}__PRIORITY)"

@@ -9,6 +9,7 @@ that a change can stay unseen while the server is up.
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -83,6 +84,7 @@ class Cache:
         client: Client,
         resource: Resource,
         *,
+        name: str = "",
         selectors: Mapping[str, str] | None = None,
         trim: Callable[[Object], Object] = without_managed_fields,
         indexes: Mapping[str, Indexer] | None = None,
@@ -94,6 +96,7 @@ class Cache:
         Args:
             client: Where to list and watch.
             resource: The kind.
+            name: For people, if the kind's is not enough.
             selectors: `labelSelector` and `fieldSelector`, as query parameters.
             trim: Takes what nobody reads off each object before it is stored.
             indexes: By name, a function from an object to the values it is to be found under.
@@ -101,6 +104,7 @@ class Cache:
             options: Page size and times.
         """
         self.resource = resource
+        self.name = name or resource.plural
         self.required = required
         self.problem: str | None = "the first list is not complete"
         self._client = client
@@ -111,6 +115,7 @@ class Cache:
         self._objects: dict[Key, Object] = {}
         self._indexes = self._index(())
         self._handlers: list[Callable[[Change], None]] = []
+        self._listeners: defaultdict[Key, list[Callable[[], None]]] = defaultdict(list)
         self._version = ""
         self._heartbeat_s = float("inf")
         self._settled = anyio.Event()
@@ -133,6 +138,17 @@ class Cache:
         """Calls `handler` for each change from now on; it must not block and not raise."""
         self._handlers.append(handler)
 
+    @contextmanager
+    def listening(self, key: Key, tell: Callable[[], None]) -> Iterator[None]:
+        """Calls `tell` at each change of one object for as long as the block lasts."""
+        self._listeners[key].append(tell)
+        try:
+            yield
+        finally:
+            self._listeners[key].remove(tell)
+            if not self._listeners[key]:
+                del self._listeners[key]
+
     @property
     def ready(self) -> bool:
         """Whether there is nothing to wait for: the list is complete, or refused and not required."""
@@ -149,10 +165,11 @@ class Cache:
     def observe(self, item: Object) -> None:
         """Takes in the server's answer to our own write, which may be ahead of the watch.
 
-        An object that the cache does not hold is ignored: it may be deleted already.
+        An object that the cache does not hold is ignored: it may be deleted already. The cache trims and
+        keeps `item`, which is read-only from here on.
         """
         held = self._objects.get(key_of(item))
-        if held is not None and held["metadata"]["uid"] == item["metadata"]["uid"]:
+        if held is not None and _uid(held) == _uid(item):
             self._store(item)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -183,7 +200,7 @@ class Cache:
             delay_s = min(delay_s * 2, self._options.max_backoff_s)
 
     def _log(self, error: errors.ApiError) -> "loguru.Logger":
-        return logger.bind(kind=self.resource.plural, error=error.message)
+        return logger.bind(kind=self.name, error=error.message)
 
     def _refuse(self, error: errors.StatusError) -> None:
         """The server will not give us this kind: go on without it, and keep asking."""
@@ -214,11 +231,15 @@ class Cache:
         self._settled.set()
 
     def _swap(self, objects: dict[Key, Object]) -> None:
+        for key, item in objects.items():
+            held = self._objects.get(key)
+            if held is not None and _uid(held) == _uid(item) and _number(held) > _number(item):
+                objects[key] = held  # the answer to a write of ours was faster than the list
         previous, self._objects = self._objects, objects
         self._indexes = self._index(objects.values())
         for key, item in objects.items():
             old = previous.pop(key, None)
-            if old is not None and old["metadata"]["uid"] != item["metadata"]["uid"]:
+            if old is not None and _uid(old) != _uid(item):
                 self._notify(Change(old, None))
                 old = None
             if old is None or old["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
@@ -260,7 +281,7 @@ class Cache:
     def _store(self, item: Object) -> None:
         key = key_of(item)
         old = self._objects.get(key)
-        if old is not None and old["metadata"]["uid"] != item["metadata"]["uid"]:
+        if old is not None and _uid(old) != _uid(item):
             self._remove(old)
             old = None
         if old is not None and _number(item) <= _number(old):
@@ -276,7 +297,7 @@ class Cache:
     def _remove(self, item: Object) -> None:
         key = key_of(item)
         old = self._objects.get(key)
-        if old is None or old["metadata"]["uid"] != item["metadata"]["uid"]:
+        if old is None or _uid(old) != _uid(item):
             return
         del self._objects[key]
         self._unindex(key, old)
@@ -303,6 +324,12 @@ class Cache:
     def _notify(self, change: Change) -> None:
         for handler in self._handlers:
             handler(change)
+        for tell in tuple(self._listeners.get(key_of(change.object), ())):
+            tell()
+
+
+def _uid(item: Object) -> str:
+    return str(item["metadata"]["uid"])
 
 
 def _number(item: Object) -> int:

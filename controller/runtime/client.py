@@ -142,6 +142,7 @@ class Client:
         self._last_login_s = float("-inf")
         self._sessions: list[httpx.AsyncClient] = []
         self._certificate: tuple[bytes, ...] | None = None
+        self._host = str(api.auth.server).partition("://")[2]
         self._may_write: Callable[[], bool] | None = None
 
     @classmethod
@@ -159,12 +160,16 @@ class Client:
                 with anyio.fail_after(options.deadline_s), warnings.catch_warnings():
                     # kr8s warns of each Kubernetes that is newer than itself; what we use is stable API.
                     warnings.simplefilter("ignore")
-                    api = await kr8s.asyncio.api(kubeconfig=options.kubeconfig or None)
+                    # Not kr8s.asyncio.api: clients of one kubeconfig would share, and break, a session.
+                    api = await kr8s.asyncio.Api(kubeconfig=options.kubeconfig or None, bypass_factory=True)
                 break
             except (httpx.HTTPError, kr8s.APITimeoutError, kr8s.ServerError, TimeoutError) as error:
                 logger.bind(error=_sentence(error)).warning("The API server does not answer yet")
                 await anyio.sleep(delay_s)
                 delay_s = min(delay_s * 2, 10.0)
+            except Exception as error:
+                # kr8s trips over a broken file in many ways: TypeError, IndexError, errors of YAML, ...
+                raise ValueError(f"the credentials cannot be loaded: {_sentence(error)}") from error
         client = cls(api, options)
         await client._use_credentials()
         return client
@@ -177,7 +182,7 @@ class Client:
     @property
     def host(self) -> str:
         """The server's address, as in the kubeconfig, without the scheme."""
-        return str(self._api.auth.server).partition("://")[2]
+        return self._host
 
     def fence(self, may_write: Callable[[], bool]) -> None:
         """From now on asks `may_write` before each write; on False the write is refused, unsent."""
@@ -333,18 +338,17 @@ class Client:
                     self._observe(call.method, str(response.status_code))
                     if response.status_code < 400:
                         return response
-                    error = await _error(call, response)
-                    match error:
-                        case errors.UnauthorizedError() if refused is None:
+                    previous, refused = refused, await _error(call, response)
+                    match refused:
+                        case errors.UnauthorizedError() if previous is None:
                             await self._log_in(since_s=sent_s)
                         case errors.TooManyRequestsError():
-                            await anyio.sleep(error.retry_after_s or _RETRY_AFTER_S)
+                            await anyio.sleep(refused.retry_after_s or _RETRY_AFTER_S)
                         case errors.ForbiddenError() if not await self._ready():
                             # While it starts, the server knows no roles yet and forbids everything.
-                            raise errors.NoAnswerError(str(call), f"not ready yet: {error.message}")
+                            raise errors.NoAnswerError(str(call), f"not ready yet: {refused.message}")
                         case _:
-                            raise error
-                    refused = error
+                            raise refused
         except TimeoutError as error:
             if isinstance(refused, errors.TooManyRequestsError):
                 raise refused from error
@@ -386,16 +390,16 @@ class Client:
     async def _log_in(self, *, since_s: float) -> None:
         """Loads the credentials again, unless that was done since `since_s` or a moment ago."""
         async with self._login_lock:
-            if self._last_login_s > max(since_s, anyio.current_time() - _RELOGIN_INTERVAL_S):
+            if self._last_login_s > min(since_s, anyio.current_time() - _RELOGIN_INTERVAL_S):
                 return
-            self._last_login_s = anyio.current_time()
             logger.info("The API server no longer accepts the credentials: loading them again")
             try:
                 await self._api.auth.reauthenticate()
-            except (OSError, ValueError, KeyError) as error:
+                await self._use_credentials()
+            except Exception as error:  # noqa: BLE001 -- kr8s trips over a broken file in many ways
                 logger.bind(error=_sentence(error)).error("The credentials could not be loaded")
-                return
-            await self._use_credentials()
+            finally:
+                self._last_login_s = anyio.current_time()
 
     async def _use_credentials(self) -> None:
         """Puts the loaded credentials to use without breaking a request that is under way.
@@ -409,7 +413,8 @@ class Client:
         if certificate != self._certificate:
             self._certificate = certificate
             context = await auth.ssl_context()  # type: ignore[no-untyped-call]
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
+            # 0 is aiohttp's word for no limit, None would be 100.
+            limits = httpx.Limits(max_connections=0, keepalive_expiry=60.0)
             session = httpx.AsyncClient(
                 base_url=auth.server,
                 headers={

@@ -1,4 +1,4 @@
-"""Locks by key, for what must not happen twice at a time although its queue keys differ."""
+"""Locks by key, for what must not happen twice at a time although its queue keys differ; and a signal."""
 
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
@@ -21,16 +21,16 @@ class KeyedLock(Generic[K]):
         return len(self._locks)
 
     @asynccontextmanager
-    async def hold(self, key: K, slot: Slot) -> AsyncIterator[None]:
-        """Holds the key's lock for the block; waits for it with the worker's slot given back."""
+    async def hold(self, key: K, slot: Slot | None = None) -> AsyncIterator[None]:
+        """Holds the key's lock for the block; waits for it with the worker's slot, if given, given back."""
         lock, users = self._locks.get(key, (anyio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
-            if lock.locked():
+            if slot is not None and lock.locked():
                 async with slot.released():
                     await lock.acquire()
             else:
-                lock.acquire_nowait()
+                await lock.acquire()
             try:
                 yield
             finally:
@@ -39,3 +39,19 @@ class KeyedLock(Generic[K]):
             lock, users = self._locks.pop(key)
             if users > 1:
                 self._locks[key] = (lock, users - 1)
+
+
+class Signal:
+    """Tells one waiter that something happened since it last looked."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        """Wakes the waiter, or spares it the next wait."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Waits for `set`, and forgets it."""
+        await self._event.wait()
+        self._event = anyio.Event()

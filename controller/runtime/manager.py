@@ -53,14 +53,12 @@ class Manager:
 
     def ready(self) -> str | None:
         """None once every cache is filled, or refused and not required; else what is missing."""
-        missing = [
-            f"{cache.resource.plural}: {cache.problem}" for cache in self._options.caches if not cache.ready
-        ]
+        missing = [f"{cache.name}: {cache.problem}" for cache in self._options.caches if not cache.ready]
         return "; ".join(missing) or None
 
     def alive(self) -> str | None:
         """None if the tasks behind the caches show signs of life; else which does not."""
-        dead = [cache.resource.plural for cache in self._options.caches if cache.silent_s() > _STUCK_S]
+        dead = [cache.name for cache in self._options.caches if cache.silent_s() > _STUCK_S]
         return f"no sign of life from the watch of {', '.join(dead)} for {_STUCK_S:g} s" if dead else None
 
     async def run(self, stop: anyio.Event) -> None:
@@ -89,7 +87,7 @@ class Manager:
         options = self._options
         for cache in options.caches:
             await cache.settled()
-        sizes = {cache.resource.plural: len(cache) for cache in options.caches}
+        sizes = {cache.name: len(cache) for cache in options.caches}
         logger.bind(**sizes).info("The caches are filled")
         async with anyio.create_task_group() as beside:
             if options.lease is not None:

@@ -7,6 +7,7 @@ nothing is decided by them.
 import socket
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -33,9 +34,9 @@ def rfc3339(moment: datetime) -> str:
 
 def cut(text: str, limit: int) -> str:
     """The text in at most `limit` bytes of UTF-8, with an ellipsis where it was longer."""
-    encoded = text.encode()
+    encoded = text.encode(errors="replace")  # half a surrogate pair, e.g. of a file name
     if len(encoded) <= limit:
-        return text
+        return encoded.decode()
     return encoded[: limit - 3].decode(errors="ignore") + "…"
 
 
@@ -51,7 +52,7 @@ def merge_condition(previous: Sequence[Object], condition: Object, now: datetime
         The condition with its lastTransitionTime.
     """
     for old in previous:
-        if old.get("type") == condition["type"]:
+        if isinstance(old, Mapping) and old.get("type") == condition["type"]:
             since = old.get("lastTransitionTime")
             if old.get("status") == condition["status"] and isinstance(since, str):
                 return {**condition, "lastTransitionTime": since}
@@ -60,6 +61,7 @@ def merge_condition(previous: Sequence[Object], condition: Object, now: datetime
 
 @dataclass(frozen=True, slots=True)
 class _Event:
+    name: str
     regarding: Object
     kind: Literal["Normal", "Warning"]
     reason: str
@@ -83,10 +85,11 @@ class EventRecorder:
         self._client = client
         self._component = component
         self._capacity = capacity
-        self._waiting: deque[_Event] = deque()
+        self._waiting: deque[_Event] = deque()  # without the one that is being sent
         self._sent: OrderedDict[tuple[str, str, str, str], _Sent] = OrderedDict()
         self._changed = anyio.Event()
         self._idle = anyio.Event()
+        self._idle.set()
 
     def event(
         self, regarding: Mapping[str, str], kind: Literal["Normal", "Warning"], reason: str, message: str
@@ -102,7 +105,8 @@ class EventRecorder:
         if len(self._waiting) >= self._capacity:
             dropped = self._waiting.popleft()
             logger.bind(reason=dropped.reason, name=dropped.regarding["name"]).warning("An event was dropped")
-        self._waiting.append(_Event(dict(regarding), kind, reason, cut(message, EVENT_MESSAGE_LIMIT)))
+        name = f"{regarding['name'][:200].rstrip('.-')}.{uuid4().hex[:16]}"
+        self._waiting.append(_Event(name, dict(regarding), kind, reason, cut(message, EVENT_MESSAGE_LIMIT)))
         self._idle = anyio.Event() if self._idle.is_set() else self._idle
         self._changed.set()
 
@@ -110,8 +114,7 @@ class EventRecorder:
         """Sends what is noted, until cancelled."""
         while True:
             while self._waiting:
-                await self._send(self._waiting[0])
-                self._waiting.popleft()
+                await self._send(self._waiting.popleft())
             self._idle.set()
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -119,8 +122,7 @@ class EventRecorder:
     async def flush(self, timeout_s: float) -> None:
         """Waits until all that is noted is sent, but no longer than `timeout_s` seconds."""
         with anyio.move_on_after(timeout_s):
-            while self._waiting:
-                await self._idle.wait()
+            await self._idle.wait()
 
     async def _send(self, event: _Event) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -140,19 +142,18 @@ class EventRecorder:
         namespace = event.regarding["namespace"]
         sent = self._sent.get(event.identity)
         if sent is not None:
-            sent.count += 1
             try:
-                delta: Object = {"count": sent.count, "lastTimestamp": now}
+                delta: Object = {"count": sent.count + 1, "lastTimestamp": now}
                 await self._client.patch(EVENTS, sent.name, delta, namespace)
             except errors.NotFoundError:
                 del self._sent[event.identity]  # events expire after an hour: begin a new one
             else:
+                sent.count += 1
                 return
-        name = f"{event.regarding['name'][:200].rstrip('.-')}.{uuid4().hex[:16]}"
         body: Object = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": event.name, "namespace": namespace},
             "involvedObject": event.regarding,
             "type": event.kind,
             "reason": event.reason,
@@ -164,7 +165,8 @@ class EventRecorder:
             "lastTimestamp": now,
             "count": 1,
         }
-        await self._client.create(EVENTS, body, namespace)
-        self._sent[event.identity] = _Sent(name, 1)
+        with suppress(errors.AlreadyExistsError):  # an earlier try came through, its answer did not
+            await self._client.create(EVENTS, body, namespace)
+        self._sent[event.identity] = _Sent(event.name, 1)
         if len(self._sent) > _REMEMBERED:
             self._sent.popitem(last=False)

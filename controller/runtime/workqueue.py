@@ -15,6 +15,9 @@ import anyio
 
 K = TypeVar("K", bound=Hashable)
 
+_STALE_ENTRIES = 100
+"""So many entries that no longer count may lie about, beside as many as do."""
+
 
 class QueueObserver(Protocol):
     """What a queue reports of itself."""
@@ -104,6 +107,9 @@ class WorkQueue(Generic[K]):
             return
         self._due_s[key] = due_s
         heapq.heappush(self._delayed, _Delayed(due_s, key))
+        if len(self._delayed) > 2 * len(self._due_s) + _STALE_ENTRIES:
+            self._delayed = [_Delayed(due_s, key) for key, due_s in self._due_s.items()]
+            heapq.heapify(self._delayed)
         self._wake()
 
     def retry(self, key: K) -> float:

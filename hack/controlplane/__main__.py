@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from controlplane import BuildError, ControlPlane, ControlPlaneError, ensure_binaries, supported_kubernetes
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     try:
         if options.build_only:
-            print(ensure_binaries(options.kubernetes))
+            for name, path in asdict(ensure_binaries(options.kubernetes)).items():
+                print(f"{name:<24} {path}")
             return 0
         if options.directory is not None:
             return serve(options.directory, options.kubernetes)

@@ -1,16 +1,17 @@
 """Child processes that are stopped by pid, keep a log file and never outlive their parent.
 
-Called by ``ControlPlane`` only. Invariant: only pids that were started here get a signal.
+Called by ``ControlPlane`` and the demo. Invariant: only pids that were started here get a signal.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
@@ -77,13 +78,21 @@ class Guard:
 
 
 class Program:
-    """One program of the control plane, running or not."""
+    """One program, running or not; `environment` is added to this process's own."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, guard: Guard) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        guard: Guard,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         self._command = list(command)
         self._guard = guard
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -101,7 +110,12 @@ class Program:
             raise ControlPlaneError(f"{self.name} runs already, as pid {self.pid}")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self._command,
+                env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self._guard.watch(self._process.pid)
 

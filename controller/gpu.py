@@ -1,0 +1,172 @@
+"""What pods, nodes and requests say of shared GPUs. Pure.
+
+A GPU that is shared is a *group*: the scheduler names it, a reservation pod holds the whole device, and each
+pod with a share carries the group in a label. Contract: B-12, B-17, B-69…B-74, B-84.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.api import BindRequest
+from controller.runtime.client import Object
+
+GROUP_LABEL = "runai-gpu-group"
+GROUP_LABEL_PREFIX = f"{GROUP_LABEL}/"
+GPU_INDEX = "run.ai/reserve_for_gpu_index"
+CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
+GPU_FRACTION = "gpu-fraction"
+GPU_MEMORY = "gpu-memory"
+DEVICE_COUNT = "gpu-fraction-num-devices"
+CONTAINER_NAME = "gpu-fraction-container-name"
+NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
+FAKE_GPU_NODE = "run.ai/fake.gpu"
+
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_COUNT = re.compile(r"[0-9]{1,9}")
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+class GPUConfigError(ValueError):
+    """A pod's annotations or containers do not allow a share of a GPU; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The container that gets the share.
+
+    Attributes:
+        container: As in the pod's spec.
+        config_map: Name of the ConfigMap with the capabilities, which single variables refer to.
+        env_config_map: Name of the ConfigMap that the container reads whole.
+    """
+
+    container: Object
+    config_map: str
+    env_config_map: str
+
+
+def is_group(name: str) -> bool:
+    """Whether a group's name can be a label's value, as it must be."""
+    return _LABEL_VALUE.fullmatch(name) is not None
+
+
+def is_finished(pod: Object) -> bool:
+    """Whether the pod's containers have ended for good, so that it holds no GPU."""
+    return (pod.get("status") or {}).get("phase") in _FINISHED
+
+
+def annotation(pod: Object, name: str) -> str | None:
+    """A pod's annotation."""
+    value: str | None = (pod["metadata"].get("annotations") or {}).get(name)
+    return value
+
+
+def is_group_label(name: str) -> bool:
+    """Whether a label ties a pod to a group: the plain one, or one of several."""
+    return name == GROUP_LABEL or name.startswith(GROUP_LABEL_PREFIX)
+
+
+def groups_of_pod(pod: Object) -> frozenset[str]:
+    """The groups in a pod's labels, of either form."""
+    labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    return frozenset(value for name, value in labels.items() if value and is_group_label(name))
+
+
+def groups_of_request(item: Object) -> frozenset[str]:
+    """The groups that a BindRequest names, which may be malformed otherwise."""
+    spec = item.get("spec")
+    groups = spec.get("selectedGPUGroups") if isinstance(spec, dict) else None
+    if not isinstance(groups, list):
+        return frozenset()
+    return frozenset(group for group in groups if isinstance(group, str))
+
+
+def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str]:
+    """The labels that tie a pod to its groups: one plain label, or one for each of several devices (B-84).
+
+    Raises:
+        GPUConfigError: The annotation with the number of devices is no number.
+    """
+    count = annotation(pod, DEVICE_COUNT)
+    if count is not None and not _COUNT.fullmatch(count):
+        raise GPUConfigError(f"annotation {DEVICE_COUNT} is {count!r}, which is no whole number")
+    if len(groups) > 1 or (count is not None and int(count) > 1):
+        return {f"{GROUP_LABEL_PREFIX}{group}": group for group in groups}
+    return {GROUP_LABEL: groups[0]} if groups else {}
+
+
+def target_of(pod: Object) -> Target:
+    """The container that gets the share, and the ConfigMaps that it reads (B-69, B-70).
+
+    Raises:
+        GPUConfigError: There is no such container, or the pod does not name its ConfigMaps.
+    """
+    prefix = annotation(pod, CONFIG_MAP_PREFIX)
+    if not prefix:
+        raise GPUConfigError(
+            f"pod {_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; KAI's admission webhook sets it"
+        )
+    index, container = _target_container(pod)
+    return Target(container, f"{prefix}-{index}", f"{prefix}-{index}-evar")
+
+
+def _target_container(pod: Object) -> tuple[str, Object]:
+    wanted = annotation(pod, CONTAINER_NAME)
+    containers = pod["spec"].get("containers") or []
+    if wanted is None:
+        if not containers:
+            raise GPUConfigError(f"pod {_name(pod)} has no container")
+        return "0", containers[0]
+    for mark, group in (("i", pod["spec"].get("initContainers") or []), ("", containers)):
+        for index, container in enumerate(group):
+            if container["name"] == wanted:
+                return f"{mark}{index}", container
+    raise GPUConfigError(
+        f"pod {_name(pod)} has no container {wanted!r}, which its annotation {CONTAINER_NAME} names"
+    )
+
+
+def reference(container: Object, variable: str) -> Object | None:
+    """The environment entry of a variable, the last one if there are several, as the kubelet takes it."""
+    found = None
+    for entry in container.get("env") or ():
+        if entry["name"] == variable:
+            found = entry
+    return found
+
+
+def config_map_key(entry: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Name and key of the ConfigMap that an environment entry refers to, if it does."""
+    ref = (entry.get("valueFrom") or {}).get("configMapKeyRef")
+    return (ref["name"], ref["key"]) if ref else None
+
+
+def reads_whole(container: Object, config_map: str) -> bool:
+    """Whether the container takes every key of this ConfigMap as a variable of the same name."""
+    return any(
+        (source.get("configMapRef") or {}).get("name") == config_map and not source.get("prefix")
+        for source in container.get("envFrom") or ()
+    )
+
+
+def needs_labels(request: BindRequest, pod: Object) -> dict[str, str]:
+    """The group labels that an assigned pod of this request lacks.
+
+    Raises:
+        GPUConfigError: As `group_labels`.
+    """
+    present: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    wanted = group_labels(pod, request.gpu_groups)
+    return {name: value for name, value in wanted.items() if present.get(name) != value}
+
+
+def live(pods: Sequence[Object]) -> Iterator[Object]:
+    """Those pods that are neither finished nor about to go."""
+    return (pod for pod in pods if not is_finished(pod) and not pod["metadata"].get("deletionTimestamp"))
+
+
+def _name(pod: Object) -> str:
+    metadata = pod["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"

@@ -1,0 +1,1 @@
+"""Reservation of whole GPUs that are to be shared, one pod for each."""

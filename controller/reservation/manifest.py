@@ -1,0 +1,111 @@
+"""The pod that holds a shared GPU, and its name. Pure (B-86…B-89)."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller.gpu import FAKE_GPU_NODE, GROUP_LABEL
+from controller.runtime.client import Object
+
+GPU_RESOURCE = "nvidia.com/gpu"
+_FAKE_IMAGE = "ubuntu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationOptions:
+    """What reservation pods look like and how long they may take.
+
+    Attributes:
+        namespace: Where they are made.
+        service_account: They run as.
+        app_label: Value of their label `app`.
+        image: Of the agent that reports the device.
+        timeout_s: Seconds for a pod to report its device.
+        resources: ResourceRequirements beside the GPU.
+        pod_security_context: Or None.
+        container_security_context: Or None.
+        priority_class_name: Empty for none.
+        runtime_class_name: Empty for none.
+        fake_gpu_nodes: Whether nodes may have fake GPUs, where the agent cannot run.
+        scale_adjust_namespace: Where the autoscaler's pods wait for new nodes.
+    """
+
+    namespace: str
+    service_account: str
+    app_label: str
+    image: str
+    timeout_s: float
+    resources: Object = field(default_factory=dict)
+    pod_security_context: Object | None = None
+    container_security_context: Object | None = None
+    priority_class_name: str = ""
+    runtime_class_name: str = ""
+    fake_gpu_nodes: bool = False
+    scale_adjust_namespace: str = ""
+
+
+def reservation_name(node_name: str, group: str) -> str:
+    """The name, always the same for a GPU, so that nobody can make two."""
+    digest = hashlib.sha256(f"{node_name}/{group}".encode()).digest()
+    return f"gpu-reservation-{digest[:8].hex()}"
+
+
+def reservation_pod(options: ReservationOptions, node: Object, group: str, user: Object) -> Object:
+    """The pod to be created.
+
+    Args:
+        options: The settings.
+        node: Where the GPU is.
+        group: Its name.
+        user: The first pod that gets a share; its tolerations are taken over.
+    """
+    node_name = node["metadata"]["name"]
+    spec: Object = {
+        "nodeName": node_name,
+        "serviceAccountName": options.service_account,
+        "tolerations": list(user["spec"].get("tolerations") or []),
+        "containers": [_container(options, node)],
+    }
+    for name, value in (
+        ("priorityClassName", options.priority_class_name),
+        ("runtimeClassName", options.runtime_class_name),
+        ("securityContext", options.pod_security_context),
+    ):
+        if value:
+            spec[name] = value
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": reservation_name(node_name, group),
+            "namespace": options.namespace,
+            "labels": {"app": options.app_label, GROUP_LABEL: group},
+            "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+        },
+        "spec": spec,
+    }
+
+
+def _container(options: ReservationOptions, node: Object) -> Object:
+    container: Object = {
+        "name": "resource-reservation",
+        "image": options.image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in (("POD_NAME", "metadata.name"), ("POD_NAMESPACE", "metadata.namespace"))
+        ],
+        "resources": {name: _with_gpu(options.resources.get(name)) for name in ("requests", "limits")},
+    }
+    if options.container_security_context:
+        container["securityContext"] = options.container_security_context
+    labels: Mapping[str, str] = node["metadata"].get("labels") or {}
+    if options.fake_gpu_nodes and labels.get(FAKE_GPU_NODE) == "true":
+        # Nothing is there to be found: the image only keeps the place, and others write the index.
+        container |= {"image": _FAKE_IMAGE, "args": ["sleep", "infinity"]}
+    return container
+
+
+def _with_gpu(amounts: Mapping[str, object] | None) -> Object:
+    """The amounts as set, and one GPU whatever is set for that."""
+    return {**(amounts or {}), GPU_RESOURCE: "1"}

@@ -1,0 +1,385 @@
+"""Reserves the GPU of a group for a bind: finds or makes the pod that holds it and waits for its device.
+
+Invariants: while a bind uses a group, nobody releases it (`Usage`); the lock of a group is held for a few
+requests, never for a wait, and never two at a time; a found pod is believed only if it is alive, on the
+right node, and has named its device.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+
+import anyio
+from loguru import logger
+
+from controller.api import CONFIG_MAPS, PODS, BindRequest, Reason
+from controller.gpu import (
+    CONFIG_MAP_PREFIX,
+    GPU_INDEX,
+    annotation,
+    groups_of_pod,
+    is_finished,
+    is_group,
+    live,
+    target_of,
+)
+from controller.reservation.manifest import ReservationOptions, reservation_name, reservation_pod
+from controller.runtime import errors
+from controller.runtime.cache import Cache, key_of
+from controller.runtime.client import Client, Object
+from controller.runtime.locks import KeyedLock, Signal
+
+GROUP_INDEX = "group"
+POD_INDEX = "pod"
+
+Waiting = Callable[[str], AbstractAsyncContextManager[None]]
+
+_CREATE_TRIES = 5
+_GONE_PAUSE_S = 0.2
+
+
+class ReservationError(Exception):
+    """A GPU could not be reserved.
+
+    Attributes:
+        reason: One CamelCase word.
+        message: A sentence for people.
+        retry: Whether a later attempt may end better.
+    """
+
+    def __init__(self, reason: str, message: str, *, retry: bool = True) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.retry = retry
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCaches:
+    """What is known of groups without asking the server; indexed by group, requests also by pod."""
+
+    requests: Cache
+    pods: Cache
+    reservations: Cache
+
+
+class Usage:
+    """The groups that binds of this process use right now, and the locks of groups."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self.locks: KeyedLock[str] = KeyedLock()
+
+    def is_used(self, group: str) -> bool:
+        """Whether a bind is under way that needs the group."""
+        return self._counts[group] > 0
+
+    @contextmanager
+    def of(self, groups: Iterable[str], left: Callable[[str], None]) -> Iterator[None]:
+        """Marks groups as used for the block; `left` is told of each when its last use ends."""
+        used = tuple(groups)
+        self._counts.update(used)
+        try:
+            yield
+        finally:
+            self._counts.subtract(used)
+            for group in used:
+                if self._counts[group] <= 0:
+                    del self._counts[group]
+                    left(group)
+
+
+class Reservations:
+    """Reserves groups. Releasing them is the work of `GroupReconciler`."""
+
+    def __init__(
+        self, client: Client, caches: GroupCaches, options: ReservationOptions, usage: Usage
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._options = options
+        self._usage = usage
+
+    @property
+    def namespace(self) -> str:
+        """Where the reservation pods are."""
+        return self._options.namespace
+
+    async def reserve(
+        self, request: BindRequest, pod: Object, node: Object, waiting: Waiting
+    ) -> tuple[str, ...]:
+        """Reserves the request's groups; the caller has marked them as used.
+
+        Args:
+            request: The request.
+            pod: Its pod.
+            node: Its node.
+            waiting: Around each wait for somebody else.
+
+        Returns:
+            The devices, in the order of the request's groups.
+
+        Raises:
+            ReservationError: A GPU could not be reserved.
+            errors.ApiError: The server was not there.
+        """
+        _check_groups(request.gpu_groups)
+        deadline_s = anyio.current_time() + self._options.timeout_s
+        held: dict[str, Object] = {}
+        # All are made before any is waited for; in the order of their names, as everybody does.
+        for group in sorted(request.gpu_groups):
+            held[group] = await self._hold(group, pod, node, waiting, deadline_s)
+        return tuple(
+            [
+                annotation(held[group], GPU_INDEX)
+                or await self._device(request, pod, held[group], waiting, deadline_s)
+                for group in request.gpu_groups
+            ]
+        )
+
+    async def _hold(
+        self, group: str, user: Object, node: Object, waiting: Waiting, deadline_s: float
+    ) -> Object:
+        """The living reservation pod of a group, found or made."""
+        name, namespace = reservation_name(node["metadata"]["name"], group), self._options.namespace
+        for _ in range(_CREATE_TRIES):
+            async with self._usage.locks.hold(group):
+                found = await self.find(group)
+                if found is not None:
+                    return _on_node(found, node, group)
+                self._refuse_if_lost(group, user)
+                former = self._caches.reservations.get(name, namespace)
+                if former is None:
+                    created = await self._create(group, user, node)
+                    if created is not None:
+                        return created
+                    former = await self._read(name)
+                if former is not None:
+                    if not _is_dead(former):
+                        return _on_node(former, node, group)
+                    await self._clear(former)
+            # Outside the lock: the old pod may take its time to go.
+            await self._gone(name, waiting, deadline_s)
+        raise ReservationError(
+            Reason.RESERVATION_FAILED, f"reservation pod {namespace}/{name} is made and removed by turns"
+        )
+
+    async def find(self, group: str) -> Object | None:
+        """The living reservation pod of a group that its users go by, if there is one."""
+        found = list(live(self._caches.reservations.by_index(GROUP_INDEX, group)))
+        if len(found) <= 1:
+            return found[0] if found else None
+        devices = await self._devices_in_use(group)
+        # The one whose device is in use; else one with a device; else the oldest.
+        found.sort(
+            key=lambda pod: (
+                annotation(pod, GPU_INDEX) not in devices,
+                not annotation(pod, GPU_INDEX),
+                pod["metadata"].get("creationTimestamp", ""),
+                pod["metadata"]["name"],
+            )
+        )
+        return found[0]
+
+    async def _devices_in_use(self, group: str) -> frozenset[str]:
+        """The devices that the users of a group were told; asked only where reservations compete."""
+        devices: set[str] = set()
+        for user in live(self._caches.pods.by_index(GROUP_INDEX, group)):
+            if annotation(user, CONFIG_MAP_PREFIX) is None:
+                continue
+            try:
+                target = target_of(user)
+            except ValueError:
+                continue
+            for name in (target.config_map, target.env_config_map):
+                try:
+                    found = await self._client.get(CONFIG_MAPS, name, user["metadata"]["namespace"])
+                except errors.NotFoundError:
+                    continue
+                listed = (found.get("data") or {}).get("NVIDIA_VISIBLE_DEVICES", "")
+                devices.update(device.rpartition("=")[2] for device in listed.split(",") if device)
+        return frozenset(devices)
+
+    async def _create(self, group: str, user: Object, node: Object) -> Object | None:
+        """Makes the pod; None if there is one of that name."""
+        await self._refuse_while_scaling()
+        body = reservation_pod(self._options, node, group, user)
+        name = f"{self._options.namespace}/{body['metadata']['name']}"
+        try:
+            created = await self._client.create(PODS, body, self._options.namespace)
+        except errors.AlreadyExistsError:
+            return None
+        except errors.StatusError as error:
+            if error.transient or error.unclear:
+                raise
+            text = f"reservation pod {name} for node {node['metadata']['name']} was rejected: {error.message}"
+            raise ReservationError(Reason.RESERVATION_REJECTED, text) from error
+        logger.bind(reservation=name, group=group).info("Made a reservation pod")
+        return created
+
+    async def _refuse_while_scaling(self) -> None:
+        """New GPUs wait while the autoscaler's own pods wait for nodes (B-82)."""
+        namespace = self._options.scale_adjust_namespace
+        selector = {"fieldSelector": f"metadata.namespace={namespace},status.phase=Pending,spec.nodeName="}
+        try:
+            page = await self._client.list_page(PODS, selector)
+        except errors.StatusError as error:
+            if error.transient:
+                raise
+            logger.bind(error=error.message).warning("It cannot be seen whether the cluster is scaling up")
+            return
+        names = [pod["metadata"]["name"] for pod in page.get("items") or () if _waits_for_node(pod)]
+        if names:
+            text = f"the cluster is scaling up: pod {namespace}/{names[0]} waits for a node"
+            raise ReservationError(Reason.CLUSTER_SCALING_UP, text)
+
+    def _refuse_if_lost(self, group: str, user: Object) -> None:
+        """Pods that run on the GPU of a lost reservation: a new one would get another GPU than theirs."""
+        for other in live(self._caches.pods.by_index(GROUP_INDEX, group)):
+            if other["spec"].get("nodeName") and other["metadata"]["uid"] != user["metadata"]["uid"]:
+                name = "/".join(key_of(other))
+                text = f"GPU group {group} has lost its reservation while pod {name} uses its GPU"
+                raise ReservationError(Reason.RESERVATION_LOST, text)
+
+    async def _clear(self, former: Object) -> None:
+        """Removes a reservation that holds nothing any more; one that goes already is left to go."""
+        if not former["metadata"].get("deletionTimestamp"):
+            await delete_reservation(self._client, former)
+
+    async def _gone(self, name: str, waiting: Waiting, deadline_s: float) -> None:
+        """Waits until no dead pod of this name is known."""
+        namespace, signal, cache = self._options.namespace, Signal(), self._caches.reservations
+        # One that only the server knows yet is given a moment.
+        await anyio.sleep(_GONE_PAUSE_S)
+        with cache.listening((namespace, name), signal.set):
+            while (pod := cache.get(name, namespace)) is not None and _is_dead(pod):
+                left_s = deadline_s - anyio.current_time()
+                if left_s <= 0:
+                    text = f"the former reservation pod {namespace}/{name} does not go"
+                    raise ReservationError(Reason.RESERVATION_TIMEOUT, text)
+                async with waiting(f"the former reservation pod {namespace}/{name} to go"):
+                    with anyio.move_on_after(left_s):
+                        await signal.wait()
+
+    async def _device(
+        self, request: BindRequest, user: Object, made: Object, waiting: Waiting, deadline_s: float
+    ) -> str:
+        """Waits for the reservation pod to name its device."""
+        key, signal = key_of(made), Signal()
+        watched = (
+            (self._caches.reservations, key),
+            (self._caches.pods, key_of(user)),
+            (self._caches.requests, (request.namespace, request.name)),
+        )
+        with ExitStack() as stack:
+            for cache, item in watched:
+                stack.enter_context(cache.listening(item, signal.set))
+            seen = False
+            async with waiting(f"reservation pod {'/'.join(key)} to report its GPU"):
+                while True:
+                    pod = self._caches.reservations.get(key[1], key[0])
+                    seen = seen or pod is not None
+                    device = self._look(made, pod, seen=seen)
+                    if device:
+                        return device
+                    self._check_still_wanted(request, user)
+                    with anyio.move_on_after(deadline_s - anyio.current_time()) as scope:
+                        await signal.wait()
+                    if scope.cancelled_caught:
+                        return await self._last_look(made)
+
+    def _look(self, made: Object, pod: Object | None, *, seen: bool) -> str | None:
+        """The device, if it is there; an error if it never will be."""
+        name = "/".join(key_of(made))
+        if pod is None:
+            if seen:
+                raise ReservationError(Reason.RESERVATION_FAILED, f"reservation pod {name} was deleted")
+            return None  # made a moment ago, and the cache lags
+        if pod["metadata"]["uid"] != made["metadata"]["uid"]:
+            raise ReservationError(Reason.RESERVATION_FAILED, f"reservation pod {name} was replaced")
+        if pod["metadata"].get("deletionTimestamp"):
+            raise ReservationError(Reason.RESERVATION_FAILED, f"reservation pod {name} is being deleted")
+        if is_finished(pod):
+            status = pod["status"]
+            why = ": ".join(str(status[word]) for word in ("reason", "message") if status.get(word))
+            text = f"reservation pod {name} ended with phase {status['phase']}" + (f": {why}" if why else "")
+            raise ReservationError(Reason.RESERVATION_FAILED, text)
+        return annotation(pod, GPU_INDEX)
+
+    def _check_still_wanted(self, request: BindRequest, user: Object) -> None:
+        item = self._caches.requests.get(request.name, request.namespace)
+        if item is None or item["metadata"]["uid"] != request.uid:
+            text = f"request {request.namespace}/{request.name} was deleted"
+            raise ReservationError(Reason.REQUEST_DELETED, text, retry=False)
+        pod = self._caches.pods.get(request.pod_name, request.namespace)
+        if pod is None:
+            return  # not of our scheduler, or the cache lags; the bind itself will tell
+        gone = pod["metadata"].get("deletionTimestamp") or pod["metadata"]["uid"] != user["metadata"]["uid"]
+        if gone or is_finished(pod):
+            text = f"pod {request.namespace}/{request.pod_name} ended before its GPU was reserved"
+            raise ReservationError(Reason.POD_TERMINATING, text, retry=False)
+
+    async def _last_look(self, made: Object) -> str:
+        """A live read when the time is over: the cache may have missed what was said."""
+        name = "/".join(key_of(made))
+        pod = await self._read(made["metadata"]["name"])
+        device = self._look(made, pod, seen=True)
+        if device:
+            return device
+        phase = ((pod or {}).get("status") or {}).get("phase", "unknown")
+        limit_s = self._options.timeout_s
+        text = f"reservation pod {name} reported no GPU within {limit_s:g} s; its phase is {phase}"
+        raise ReservationError(Reason.RESERVATION_TIMEOUT, text)
+
+    async def _read(self, name: str) -> Object | None:
+        try:
+            return await self._client.get(PODS, name, self._options.namespace)
+        except errors.NotFoundError:
+            return None
+
+
+async def delete_reservation(client: Client, pod: Object) -> None:
+    """Deletes this very reservation pod at once; another of its name stays."""
+    metadata = pod["metadata"]
+    try:
+        await client.delete(
+            PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_period_s=0
+        )
+    except (errors.NotFoundError, errors.ConflictError):
+        return
+    logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(pod))).info(
+        "Removed a reservation pod"
+    )
+
+
+def _check_groups(groups: Sequence[str]) -> None:
+    for group in groups:
+        if not is_group(group):
+            text = f"GPU group {group!r} is no legal label value (1 to 63 letters, digits, '-', '_' or '.')"
+            raise ReservationError(Reason.INVALID_GPU_GROUP, text, retry=False)
+    doubles = [group for group, count in Counter(groups).items() if count > 1]
+    if doubles:
+        text = f"GPU group {doubles[0]} is named more than once; each share must be of another GPU"
+        raise ReservationError(Reason.INVALID_GPU_GROUP, text, retry=False)
+
+
+def _on_node(found: Object, node: Object, group: str) -> Object:
+    wanted, present = node["metadata"]["name"], found["spec"].get("nodeName")
+    if present != wanted:
+        name = "/".join(key_of(found))
+        text = f"GPU group {group} is reserved on node {present} by pod {name}, not on {wanted}"
+        raise ReservationError(Reason.RESERVATION_CONFLICT, text)
+    return found
+
+
+def _is_dead(pod: Object) -> bool:
+    return is_finished(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _waits_for_node(pod: Object) -> bool:
+    """Whether a scaling pod is alive and was found no node for."""
+    if pod["metadata"].get("deletionTimestamp") or pod["spec"].get("nodeName"):
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "PodScheduled" and item["status"] != "True" for item in conditions)

@@ -1,0 +1,123 @@
+"""Plays the kubelet and the reservation agent for reservation pods: test equipment, no part of the binder.
+
+There are no nodes behind the local control plane, so nothing would ever start a pod there. This stub sees new
+reservation pods, sets them Running and writes the device into their annotation, as the agent does (B-93);
+late, never, or with a failure, if told so.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from controlplane import ControlPlane, RequestError
+
+Object = dict[str, Any]
+
+GPU_INDEX = "run.ai/reserve_for_gpu_index"
+MERGE_PATCH = "application/merge-patch+json"
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What becomes of a reservation pod.
+
+    Attributes:
+        device: The device it reports; None: it runs and says nothing.
+        delay_s: Seconds after it was first seen.
+        failure: A reason: it fails with this one instead, as a kubelet rejects a pod.
+    """
+
+    device: str | None = None
+    delay_s: float = 0.0
+    failure: str | None = None
+
+
+def device_of(pod: Object) -> Answer:
+    """Reports a device at once, always the same for a pod of this name."""
+    digest = hashlib.sha256(pod["metadata"]["name"].encode()).hexdigest()
+    return Answer(device=f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}")
+
+
+class Kubelet:
+    """The stub, running in a thread of its own from `start` to `stop`.
+
+    Attributes:
+        answer: Decides for each new pod; may be replaced while it runs.
+        answered: Names of the pods that were answered, in order.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        *,
+        namespace: str = "kai-resource-reservation",
+        answer: Callable[[Object], Answer | None] = device_of,
+    ) -> None:
+        """Prepares the stub.
+
+        Args:
+            plane: The control plane.
+            namespace: Of the reservation pods.
+            answer: What becomes of a pod; None: not decided yet, it is asked again.
+        """
+        self.answer = answer
+        self.answered: list[str] = []
+        self._plane = plane
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._seen: dict[str, float] = {}
+        self._done: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kubelet-stub", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL_S):
+            try:
+                self._answer_all()
+            except (RequestError, OSError):
+                continue  # the server is down, or the pod went meanwhile: look again
+
+    def _answer_all(self) -> None:
+        for pod in self._plane.request("GET", self._path).get("items") or []:
+            uid = pod["metadata"]["uid"]
+            since = self._seen.setdefault(uid, time.monotonic())
+            if uid in self._done or pod["metadata"].get("deletionTimestamp"):
+                continue
+            answer = self.answer(pod)
+            if answer is not None and time.monotonic() - since >= answer.delay_s:
+                self._play(pod, answer)
+                self._done.add(uid)
+                self.answered.append(pod["metadata"]["name"])
+
+    def _play(self, pod: Object, answer: Answer) -> None:
+        path = f"{self._path}/{pod['metadata']['name']}"
+        if answer.failure is not None:
+            status = {"phase": "Failed", "reason": answer.failure, "message": "the kubelet stub was told so"}
+            self._plane.request("PATCH", f"{path}/status", {"status": status}, MERGE_PATCH)
+            return
+        self._plane.request("PATCH", f"{path}/status", {"status": {"phase": "Running"}}, MERGE_PATCH)
+        if answer.device is not None:
+            body = {"metadata": {"annotations": {GPU_INDEX: answer.device}}}
+            self._plane.request("PATCH", path, body, MERGE_PATCH)
