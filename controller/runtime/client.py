@@ -1,8 +1,8 @@
 """The one door to the API server, and the only module that knows kr8s.
 
 Dictionaries go in and come out. Every request has a deadline, which the server is told as well, so that a
-write that we gave up on is not carried out afterwards. kr8s loads the credentials and sends; its transport
-is aiohttp's, which costs a third of the CPU of its own.
+write that we gave up on is not carried out afterwards. kr8s loads the credentials and is the way out; its
+session is ours (`session.py`), since httpx costs four times as much CPU.
 """
 
 import time
@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import aiohttp
 import anyio
 import httpx
 import kr8s
 import kr8s.asyncio
 import orjson
-from httpx_aiohttp import AiohttpTransport
 from loguru import logger
 
 from controller.runtime import errors
+from controller.runtime.session import Response, Session
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server writes it. What comes from a cache is read-only."""
 
+_BROKEN = (httpx.HTTPError, kr8s.APITimeoutError, aiohttp.ClientError)
+"""How the ways to the server break: the first request of kr8s goes by httpx, all others by aiohttp."""
 _RELOGIN_INTERVAL_S = 1.0
 _RETRY_AFTER_S = 1.0
 
@@ -140,7 +143,7 @@ class Client:
         self._bucket = TokenBucket(options.qps, options.burst)
         self._login_lock = anyio.Lock()
         self._last_login_s = float("-inf")
-        self._sessions: list[httpx.AsyncClient] = []
+        self._sessions: list[Session] = []
         self._certificate: tuple[bytes, ...] | None = None
         self._host = str(api.auth.server).partition("://")[2]
         self._may_write: Callable[[], bool] | None = None
@@ -163,7 +166,7 @@ class Client:
                     # Not kr8s.asyncio.api: clients of one kubeconfig would share, and break, a session.
                     api = await kr8s.asyncio.Api(kubeconfig=options.kubeconfig or None, bypass_factory=True)
                 break
-            except (httpx.HTTPError, kr8s.APITimeoutError, kr8s.ServerError, TimeoutError) as error:
+            except (*_BROKEN, kr8s.ServerError, TimeoutError) as error:
                 logger.bind(error=_sentence(error)).warning("The API server does not answer yet")
                 await anyio.sleep(delay_s)
                 delay_s = min(delay_s * 2, 10.0)
@@ -300,12 +303,12 @@ class Client:
         async with AsyncExitStack() as stack:
             response = await self._answer(call, stack, stream=True)
             rest = b""
-            chunks = aiter(response.aiter_bytes())
+            chunks = response.chunks()
             while True:
                 try:
                     with anyio.fail_after(idle_s):
                         chunk = await anext(chunks, None)
-                except (httpx.HTTPError, TimeoutError) as error:
+                except (*_BROKEN, TimeoutError) as error:
                     raise errors.NoAnswerError(str(call), _sentence(error)) from error
                 if chunk is None:
                     return
@@ -327,7 +330,7 @@ class Client:
                 raise errors.NoAnswerError(str(call), f"the answer is no JSON: {error}") from error
             return answer
 
-    async def _answer(self, call: _Call, stack: AsyncExitStack, *, stream: bool = False) -> httpx.Response:
+    async def _answer(self, call: _Call, stack: AsyncExitStack, *, stream: bool = False) -> Response:
         """Sends until there is an answer: once more after a new login, again when told to wait."""
         refused: errors.StatusError | None = None
         try:
@@ -355,11 +358,11 @@ class Client:
             self._observe(call.method, "<error>")
             text = f"no answer within {self._options.deadline_s:g} s"
             raise errors.NoAnswerError(str(call), text) from error
-        except (httpx.HTTPError, kr8s.APITimeoutError) as error:
+        except _BROKEN as error:
             self._observe(call.method, "<error>")
             raise errors.NoAnswerError(str(call), _sentence(error)) from error
 
-    def _send(self, call: _Call, *, stream: bool) -> AbstractAsyncContextManager[httpx.Response]:
+    def _send(self, call: _Call, *, stream: bool) -> AbstractAsyncContextManager[Response]:
         arguments: dict[str, Any] = {"params": dict(call.params)}
         if not stream:
             # Told to the server too, so that it drops a write which we have given up.
@@ -367,7 +370,7 @@ class Client:
         if call.content is not None:
             arguments["content"] = call.content
             arguments["headers"] = {"content-type": call.content_type}
-        return self._api.call_api(
+        sent: Any = self._api.call_api(
             method=call.method,
             version=call.resource.version,
             # kr8s always adds a slash, which some paths do not allow: it goes into an empty query.
@@ -378,13 +381,15 @@ class Client:
             stream=stream,
             **arguments,
         )
+        opened: AbstractAsyncContextManager[Response] = sent
+        return opened
 
     async def _ready(self) -> bool:
         """Whether the server says of itself that it is ready; asked only when it forbids something."""
         try:
             async with self._send(_Call("GET", Resource("", ""), path="/readyz"), stream=False) as response:
                 return response.status_code == 200
-        except (httpx.HTTPError, kr8s.APITimeoutError):
+        except _BROKEN:
             return False
 
     async def _log_in(self, *, since_s: float) -> None:
@@ -413,31 +418,21 @@ class Client:
         if certificate != self._certificate:
             self._certificate = certificate
             context = await auth.ssl_context()  # type: ignore[no-untyped-call]
-            # 0 is aiohttp's word for no limit, None would be 100.
-            limits = httpx.Limits(max_connections=0, keepalive_expiry=60.0)
-            session = httpx.AsyncClient(
-                base_url=auth.server,
-                headers={
-                    "user-agent": "kai-binder",
-                    "accept": "application/json",
-                    "accept-encoding": "identity",
-                },
-                transport=AiohttpTransport(verify=context, limits=limits, proxy=_proxy(auth.proxy)),
-                timeout=None,  # noqa: S113 -- each request has a deadline of its own
-            )
-            previous, self._api._session = self._api._session, session
+            session = Session(str(auth.server), context, auth.proxy)
+            previous = self._api._session
+            self._api._session = session  # type: ignore[assignment]
             if not self._sessions and previous is not None:
                 await previous.aclose()
             self._sessions.append(session)
         if auth.token:
-            self._sessions[-1].headers["authorization"] = f"Bearer {auth.token}"
+            self._sessions[-1].token = auth.token
 
     def _observe(self, method: str, code: str) -> None:
         if self._options.observe is not None:
             self._options.observe(method, code, self.host)
 
 
-async def _error(call: _Call, response: httpx.Response) -> errors.StatusError:
+async def _error(call: _Call, response: Response) -> errors.StatusError:
     """Reads an answer of 400 or more."""
     text = (await response.aread()).decode(errors="replace")
     try:
@@ -454,9 +449,8 @@ async def _error(call: _Call, response: httpx.Response) -> errors.StatusError:
     )
 
 
-def _proxy(url: str | None) -> httpx.Proxy | None:
-    return httpx.Proxy(url) if url else None
-
-
 def _sentence(error: BaseException) -> str:
+    # kr8s and httpx call much a time-out that is none; aiohttp, beneath, says what it was.
+    while isinstance(error, kr8s.APITimeoutError | httpx.TransportError) and error.__cause__ is not None:
+        error = error.__cause__
     return f"{type(error).__name__}: {error}".removesuffix(": ")

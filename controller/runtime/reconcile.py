@@ -4,6 +4,7 @@ A reconciler is level-triggered: it gets a key, looks at the world as it is, bri
 wished, and says when it wants to look again. It raises only what it did not expect.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,18 +31,53 @@ class Result:
 class Slot:
     """The right of one worker to run; it is given back while the worker waits for somebody else."""
 
-    def __init__(self, slots: anyio.Semaphore) -> None:
-        self._slots = slots
+    def __init__(self, workers: "_Workers", scope: anyio.CancelScope) -> None:
+        self._workers = workers
+        self._scope = scope
 
     @asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
-        """Lets another key run as long as this block lasts."""
-        self._slots.release()
+        """Lets another key run as long as this block lasts.
+
+        A worker that waits when the controller stops is cancelled: nobody knows how long it would take, and
+        what it did so far is found done next time.
+        """
+        self._workers.begin_wait(self._scope)
         try:
             yield
         finally:
             with anyio.CancelScope(shield=True):
-                await self._slots.acquire()
+                await self._workers.end_wait(self._scope)
+
+
+class _Workers:
+    """The slots of a controller, and the workers that wait."""
+
+    def __init__(self, limit: int) -> None:
+        self._slots = anyio.Semaphore(limit)
+        self._waiting: Counter[anyio.CancelScope] = Counter()
+        self._stopping = False
+
+    async def start(self) -> None:
+        await self._slots.acquire()
+
+    def end(self) -> None:
+        self._slots.release()
+
+    def begin_wait(self, scope: anyio.CancelScope) -> None:
+        self._waiting[scope] += 1
+        self._slots.release()
+        if self._stopping:
+            scope.cancel()
+
+    async def end_wait(self, scope: anyio.CancelScope) -> None:
+        self._waiting -= Counter((scope,))
+        await self._slots.acquire()
+
+    def stop(self) -> None:
+        self._stopping = True
+        for scope in self._waiting:
+            scope.cancel()
 
 
 class Reconciler(Protocol[K_contra]):
@@ -85,7 +121,7 @@ class Controller(Generic[K]):
         self.name = name
         self.queue = queue
         self._reconciler = reconciler
-        self._slots = anyio.Semaphore(max_concurrent)
+        self._workers = _Workers(max_concurrent)
         self._observer = observer
 
     def watch(self, cache: Cache, to_keys: Callable[[Change], Iterable[K]]) -> None:
@@ -98,34 +134,36 @@ class Controller(Generic[K]):
         cache.subscribe(enqueue)
 
     def stop(self) -> None:
-        """Takes no more keys; `run` returns when those under way are done."""
+        """Takes no more keys; `run` returns when those under way are done. Those that wait are cancelled."""
         self.queue.close()
+        self._workers.stop()
 
     async def run(self) -> None:
         """Works until stopped."""
-        async with anyio.create_task_group() as workers:
+        async with anyio.create_task_group() as tasks:
             while (key := await self.queue.get()) is not None:
-                await self._slots.acquire()
-                workers.start_soon(self._work, key)
+                await self._workers.start()
+                tasks.start_soon(self._work, key)
 
     async def _work(self, key: K) -> None:
         started_s = anyio.current_time()
         if self._observer is not None:
             self._observer.active(1)
+        outcome = "success"  # also of a worker that was cancelled while it waited
         try:
-            with logger.contextualize(controller=self.name, key=_readable(key)):
-                outcome = await self._reconcile(key)
+            with logger.contextualize(controller=self.name, key=_readable(key)), anyio.CancelScope() as scope:
+                outcome = await self._reconcile(key, Slot(self._workers, scope))
             if self._observer is not None:
                 self._observer.reconciled(outcome, anyio.current_time() - started_s)
         finally:
             if self._observer is not None:
                 self._observer.active(-1)
-            self._slots.release()
+            self._workers.end()
             self.queue.done(key)
 
-    async def _reconcile(self, key: K) -> str:
+    async def _reconcile(self, key: K, slot: Slot) -> str:
         try:
-            result = await self._reconciler.reconcile(key, Slot(self._slots))
+            result = await self._reconciler.reconcile(key, slot)
         except errors.ApiError as error:
             delay_s = self.queue.retry(key)
             log = logger.bind(request=error.request, error=error.message, retry_in_s=delay_s)
