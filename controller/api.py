@@ -151,9 +151,14 @@ def is_over(item: Object) -> bool:
         return False
     if status.observed_generation not in (None, metadata.get("generation")):
         return False
-    spec = item.get("spec")
-    limit = spec.get("backoffLimit") if isinstance(spec, dict) else None
-    return not isinstance(limit, int) or status.failed_attempts >= limit
+    limit = backoff_limit_of(item)
+    return limit is None or status.failed_attempts >= limit
+
+
+def backoff_limit_of(item: Object) -> int | None:
+    """The backoffLimit of a request as the scheduler reads it, even if the rest makes no sense."""
+    limit: int | None = _Fields(item.get("spec"), "spec").get("backoffLimit", int)
+    return limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ The scheduler reads phase and failedAttempts (B-13): a request has failed for go
 and failedAttempts has reached backoffLimit, or there is no limit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -79,6 +79,8 @@ def failed(
     attempt: Attempt,
     now: datetime,
     backoff: Backoff,
+    *,
+    limit: int | None = None,
 ) -> Report:
     """The report of an attempt that failed.
 
@@ -89,10 +91,11 @@ def failed(
         attempt: The attempt, whose ending is Failed.
         now: The time.
         backoff: Delays between attempts.
+        limit: The backoffLimit of a request that cannot be understood, if that much can be read.
     """
     ending = attempt.ending
     assert isinstance(ending, Failed)  # noqa: S101 -- the caller's promise
-    limit = request.backoff_limit if request is not None else None
+    limit = request.backoff_limit if request is not None else limit
     attempts = _attempts_so_far(generation, old) + 1
     if not ending.retry and limit is not None:
         attempts = max(attempts, limit)  # the scheduler must not wait for attempts that will not come
@@ -155,6 +158,19 @@ def waiting(
     return status
 
 
+def refreshed(status: Object, order: Collection[str], item: Object) -> Object:
+    """A status that could not be written, with the conditions of others as the request has them now.
+
+    Args:
+        status: What is to be written.
+        order: Condition types of all steps.
+        item: The request as it is now.
+    """
+    types = {*order, ConditionType.BOUND}
+    ours = [condition for condition in status["conditions"] if condition["type"] in types]
+    return {**status, "conditions": ours + _of_others(BindStatus.of(item), types)}
+
+
 def json_patch(item: Object, status: Object) -> list[Object]:
     """A JSON patch that writes `status` into this very request.
 
@@ -173,6 +189,9 @@ def json_patch(item: Object, status: Object) -> list[Object]:
         patch.append({"op": "test", "path": "/status", "value": present})
         fields = {name: value for name, value in status.items() if value is not None}
         return [*patch, {"op": "add", "path": "/status", "value": fields}]
+    if "conditions" in present and "conditions" in status:
+        # The list is written whole: what others have put there since must not be lost.
+        patch.append({"op": "test", "path": "/status/conditions", "value": present["conditions"]})
     for name, value in status.items():
         if value is not None:
             patch.append({"op": "add", "path": f"/status/{name}", "value": value})
@@ -235,8 +254,13 @@ def _dated(generation: int, old: BindStatus, lines: Mapping[str, _Line], now: da
         )
         for type_, line in lines.items()
     ]
-    others = [item for item in old.conditions if str(item.get("type")) not in lines]
-    return ours + [item for item in others if "/" in str(item.get("type"))]
+    return ours + _of_others(old, set(lines))
+
+
+def _of_others(status: BindStatus, ours: Collection[str]) -> list[Object]:
+    """Conditions that are not of these types and have a domain, as Kubernetes wants it of a stranger's."""
+    others = [item for item in status.conditions if str(item.get("type")) not in ours]
+    return [item for item in others if "/" in str(item.get("type"))]
 
 
 def _line(outcome: Outcome) -> _Line:

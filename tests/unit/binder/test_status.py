@@ -1,0 +1,518 @@
+"""What an attempt means: phase and attempts (B-13, B-32 as corrected), conditions, events, the patch."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import orjson
+import pytest
+
+from controller.api import BindRequest, BindStatus, ConditionType, Phase, Reason
+from controller.binder.pipeline import Attempt
+from controller.binder.status import (
+    TEXT_LIMIT,
+    Event,
+    Report,
+    failed,
+    json_patch,
+    succeeded,
+    waiting,
+)
+from controller.plugins.base import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.runtime.client import Object
+from controller.runtime.workqueue import Backoff
+
+NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+NOW_TEXT, LATER_TEXT = "2026-05-01T12:00:00Z", "2026-05-01T12:05:00Z"
+BACKOFF = Backoff(1.0, 60.0)
+ORDER = ("VolumeBinding", "DynamicResources", "GPUSharing")
+NEW = BindStatus()
+GONE = Failed(Reason.NODE_GONE, "node n does not exist")
+FINAL = Failed(Reason.POD_REPLACED, "pod team/a was replaced", retry=False)
+DONE = Ready("pod team/a is on node n")
+
+
+def request(backoff_limit: int | None = None) -> BindRequest:
+    return BindRequest(
+        namespace="team",
+        name="a",
+        uid="u",
+        owner_uid="p1",
+        pod_name="a",
+        node_name="n",
+        backoff_limit=backoff_limit,
+    )
+
+
+def attempt(
+    ending: Ready | Failed, outcomes: dict[str, Outcome] | None = None, culprit: str = "Bound"
+) -> Attempt:
+    return Attempt(ORDER, outcomes or {}, ending, culprit)
+
+
+def fail(
+    old: BindStatus = NEW,
+    *,
+    limit: int | None = None,
+    ending: Failed = GONE,
+    generation: int = 1,
+    now: datetime = NOW,
+    backoff: Backoff = BACKOFF,
+) -> Report:
+    return failed(request(limit), generation, old, attempt(ending), now, backoff)
+
+
+def stored(status: Object) -> BindStatus:
+    """The status as it reads once it has been written over JSON."""
+    return BindStatus.of({"status": orjson.loads(orjson.dumps(status))})
+
+
+def failed_for_good(status: BindStatus, limit: int | None) -> bool:
+    """The rule of KAI's scheduler (B-13), in its own words."""
+    return status.phase == "Failed" and (limit is None or status.failed_attempts >= limit)
+
+
+def types(status: Object) -> list[str]:
+    return [condition["type"] for condition in status["conditions"]]
+
+
+def condition(status: Object, type_: str) -> Object:
+    found: Object = next(item for item in status["conditions"] if item["type"] == type_)
+    return found
+
+
+# Attempts
+
+
+@pytest.mark.parametrize(("limit", "attempts"), [(None, 1), (0, 1), (1, 1), (3, 3), (-1, 1), (-(2**31), 1)])
+def test_a_request_is_tried_until_its_limit(limit: int | None, attempts: int) -> None:
+    old, delays = NEW, []
+    for number in itertools.count(1):
+        report = fail(old, limit=limit)
+        old = stored(report.status)
+        assert old.phase == "Failed"
+        assert old.failed_attempts == number
+        if report.result.requeue_after_s is None:
+            break
+        assert not failed_for_good(old, limit)
+        delays.append(report.result.requeue_after_s)
+    assert number == attempts
+    assert failed_for_good(old, limit)
+    assert delays == [1.0, 2.0, 4.0][: attempts - 1]
+
+
+def test_delays_double_up_to_the_maximum() -> None:
+    delays = [
+        fail(BindStatus("Failed", failed_attempts=done), limit=100).result.requeue_after_s
+        for done in range(9)
+    ]
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_the_delays_are_the_settings() -> None:
+    old = BindStatus("Failed", failed_attempts=1)
+    assert fail(old, limit=9, backoff=Backoff(0.5, 3)).result.requeue_after_s == 1
+    assert fail(old, limit=9, backoff=Backoff(0.5, 0.75)).result.requeue_after_s == 0.75
+
+
+@pytest.mark.parametrize("done", [33, 62, 63, 64, 1023, 1024, 5000, 2**31 - 3])
+def test_many_attempts_overflow_nothing(done: int) -> None:
+    report = fail(BindStatus("Failed", failed_attempts=done), limit=2**31 - 1)
+    assert report.result.requeue_after_s == 60
+    assert report.status["failedAttempts"] == done + 1
+
+
+@pytest.mark.parametrize(("limit", "attempts"), [(None, 1), (0, 1), (1, 1), (3, 3), (-1, 1)])
+def test_what_no_attempt_can_mend_has_failed_for_good(limit: int | None, attempts: int) -> None:
+    report = fail(limit=limit, ending=FINAL)
+    assert report.status["failedAttempts"] == attempts
+    assert report.result.requeue_after_s is None
+    assert failed_for_good(stored(report.status), limit)
+
+
+def test_a_limit_that_was_lowered_ends_the_attempts() -> None:
+    report = fail(BindStatus("Failed", failed_attempts=4), limit=2)
+    assert report.status["failedAttempts"] == 5
+    assert report.result.requeue_after_s is None
+
+
+def test_a_new_spec_starts_anew() -> None:
+    old = BindStatus("Failed", "Bound NodeGone: node n does not exist", 3, observed_generation=1)
+    report = fail(old, limit=3, generation=2)
+    assert report.status["failedAttempts"] == 1
+    assert report.status["observedGeneration"] == 2
+    assert report.result.requeue_after_s == 1
+    assert fail(old, limit=5, generation=1).status["failedAttempts"] == 4
+
+
+def test_without_an_observed_generation_the_count_goes_on() -> None:
+    # The Go binder's CRD prunes it.
+    assert fail(BindStatus("Failed", failed_attempts=1), limit=3).status["failedAttempts"] == 2
+
+
+def test_success_takes_the_reason_away_and_leaves_the_attempts() -> None:
+    old = BindStatus("Failed", "Bound NodeGone: …", 2, 1)
+    report = succeeded(request(3), 1, old, attempt(DONE), NOW)
+    assert report.status["phase"] == Phase.SUCCEEDED
+    assert report.status["reason"] is None
+    assert "failedAttempts" not in report.status
+    assert report.result.requeue_after_s is None
+    assert report.request_event is None
+
+
+# Texts
+
+
+def test_the_reason_begins_with_the_step_that_failed() -> None:
+    ending = Failed("ClaimUnbound", "claim team/data is not bound")
+    report = failed(
+        request(), 1, NEW, attempt(ending, {"VolumeBinding": ending}, "VolumeBinding"), NOW, BACKOFF
+    )
+    assert report.status["reason"] == "VolumeBinding ClaimUnbound: claim team/data is not bound"
+    bound = condition(report.status, "Bound")
+    assert bound["message"] == "VolumeBinding: claim team/data is not bound"
+    assert bound["reason"] == "ClaimUnbound"
+    assert fail().status["reason"] == "Bound NodeGone: node n does not exist"
+
+
+def test_long_texts_are_cut_between_characters() -> None:
+    for lead in range(5):
+        for character in ("x", "ä", "€", "🙂"):
+            ending = Failed("Long", "x" * lead + character * (TEXT_LIMIT + 1))
+            step: dict[str, Outcome] = {"VolumeBinding": ending}
+            report = failed(request(), 1, NEW, attempt(ending, step, "VolumeBinding"), NOW, BACKOFF)
+            assert report.pod_condition is not None
+            texts = [report.status["reason"], report.pod_condition["message"]]
+            texts += [condition(report.status, type_)["message"] for type_ in ("VolumeBinding", "Bound")]
+            for text in texts:
+                assert TEXT_LIMIT - 4 < len(text.encode()) <= TEXT_LIMIT
+                assert text.endswith(f"{character}…")
+
+
+def test_texts_are_never_formats() -> None:
+    text = "%s {0} %d {name} \\n"
+    report = fail(ending=Failed("Odd", text))
+    assert report.pod_event is not None
+    assert report.pod_event.message.endswith(text)
+    assert report.status["reason"].endswith(text)
+
+
+# The pod
+
+
+def test_a_pod_is_told_of_success() -> None:
+    report = succeeded(request(), 1, NEW, attempt(DONE), NOW)
+    text = "Pod bound successfully to node n"
+    assert report.pod_condition == {
+        "type": "PodBound",
+        "status": "True",
+        "reason": "Bound",
+        "message": text,
+    }
+    assert report.pod_event == Event("Normal", "Bound", text)
+
+
+def test_a_pod_is_told_of_failure_even_with_a_retry_to_come() -> None:
+    report = fail(limit=3)
+    text = "Failed to bind pod team/a to node n: node n does not exist"
+    assert report.result.requeue_after_s == 1
+    assert report.pod_condition == {
+        "type": "PodBound",
+        "status": "False",
+        "reason": "BindingError",
+        "message": text,
+    }
+    assert report.pod_event == Event("Warning", "BindingError", text)
+
+
+def test_a_pod_that_is_bound_elsewhere_keeps_its_condition() -> None:
+    report = fail(ending=Failed(Reason.ALREADY_BOUND_ELSEWHERE, "on node m", retry=False))
+    assert report.pod_condition is None
+    assert report.pod_event is not None
+
+
+def test_another_pod_of_the_same_name_is_told_nothing() -> None:
+    report = fail(ending=FINAL)
+    assert report.pod_condition is None
+    assert report.pod_event is None
+    assert report.request_event is not None
+
+
+def test_a_request_that_is_not_understood_has_no_pod() -> None:
+    ending = Failed(Reason.INVALID_REQUEST, "spec.podName is empty", retry=False)
+    report = failed(None, 1, NEW, attempt(ending), NOW, BACKOFF)
+    assert report.pod_condition is None
+    assert report.pod_event is None
+    assert report.status["phase"] == "Failed"
+    assert report.status["failedAttempts"] == 1
+    assert report.request_event == Event("Warning", "InvalidRequest", "spec.podName is empty")
+
+
+# Events of the request
+
+
+def test_a_request_has_one_event_for_each_new_reason() -> None:
+    first = fail(limit=9)
+    assert first.request_event == Event("Warning", "NodeGone", "node n does not exist")
+    second = fail(stored(first.status), limit=9)
+    assert second.request_event is None
+    other_words = fail(stored(second.status), limit=9, ending=Failed(Reason.NODE_GONE, "still no node n"))
+    assert other_words.request_event is None
+    third = fail(stored(second.status), limit=9, ending=Failed(Reason.FORBIDDEN, "no"))
+    assert third.request_event == Event("Warning", "Forbidden", "no")
+    assert fail(stored(third.status), limit=9).request_event is not None
+
+
+def test_the_same_word_of_another_step_is_news() -> None:
+    old = stored(fail(limit=9, ending=Failed(Reason.FORBIDDEN, "no")).status)
+    elsewhere = attempt(Failed(Reason.FORBIDDEN, "no"), culprit="VolumeBinding")
+    assert failed(request(9), 1, old, elsewhere, NOW, BACKOFF).request_event is not None
+
+
+def test_a_reason_that_begins_like_another_is_news() -> None:
+    old = stored(fail(limit=9, ending=Failed("NodeGoneForGood", "x")).status)
+    assert fail(old, limit=9).request_event is not None
+
+
+# Conditions
+
+
+def test_conditions_come_in_the_order_of_the_steps() -> None:
+    outcomes: dict[str, Outcome] = {
+        "GPUSharing": Skipped(),
+        "VolumeBinding": Ready("bound: data"),
+        "DynamicResources": Skipped("no claims"),
+    }
+    status = succeeded(request(), 4, NEW, attempt(DONE, outcomes), NOW).status
+    lines = [(c["type"], c["status"], c["reason"], c["message"]) for c in status["conditions"]]
+    assert lines == [
+        ("VolumeBinding", "True", "Reconciled", "bound: data"),
+        ("DynamicResources", "True", "NotApplicable", "no claims"),
+        ("GPUSharing", "True", "NotApplicable", "nothing to do for this request"),
+        ("Bound", "True", "Reconciled", "pod team/a is on node n"),
+    ]
+    assert {c["observedGeneration"] for c in status["conditions"]} == {4}
+    assert {c["lastTransitionTime"] for c in status["conditions"]} == {NOW_TEXT}
+
+
+def test_conditions_after_a_step_that_failed() -> None:
+    ending = Failed("ClaimUnbound", "claim team/data is not bound")
+    outcomes: dict[str, Outcome] = {"VolumeBinding": Ready(), "DynamicResources": ending}
+    report = failed(request(), 1, NEW, attempt(ending, outcomes, "DynamicResources"), NOW, BACKOFF)
+    lines = [(c["type"], c["status"], c["reason"], c["message"]) for c in report.status["conditions"]]
+    assert lines == [
+        ("VolumeBinding", "True", "Reconciled", "done"),
+        ("DynamicResources", "False", "ClaimUnbound", "claim team/data is not bound"),
+        ("GPUSharing", "Unknown", "Blocked", "did not run: DynamicResources failed with ClaimUnbound"),
+        ("Bound", "False", "ClaimUnbound", "DynamicResources: claim team/data is not bound"),
+    ]
+
+
+def test_an_unmet_need_is_a_condition() -> None:
+    ending = Failed(Reason.DEPENDENCY_NOT_MET, "b needs a", retry=False)
+    outcomes: dict[str, Outcome] = {"GPUSharing": DependencyNotMet("b needs a")}
+    report = failed(request(), 1, NEW, attempt(ending, outcomes, "GPUSharing"), NOW, BACKOFF)
+    sharing = condition(report.status, "GPUSharing")
+    assert (sharing["status"], sharing["reason"]) == ("False", "DependencyNotMet")
+    assert report.status["reason"] == "GPUSharing DependencyNotMet: b needs a"
+
+
+def test_steps_that_had_no_need_to_run_are_unknown() -> None:
+    report = succeeded(request(), 1, NEW, attempt(DONE), NOW)
+    assert {condition(report.status, type_)["reason"] for type_ in ORDER} == {"AlreadyBound"}
+    assert {condition(report.status, type_)["status"] for type_ in ORDER} == {"Unknown"}
+    assert {condition(fail().status, type_)["reason"] for type_ in ORDER} == {"Blocked"}
+    assert "the request failed with NodeGone" in condition(fail().status, ORDER[0])["message"]
+
+
+def test_a_time_moves_only_when_the_status_does() -> None:
+    old = stored(fail(limit=9).status)
+    again = fail(old, limit=9, now=LATER, ending=Failed(Reason.FORBIDDEN, "no")).status
+    assert {c["lastTransitionTime"] for c in again["conditions"]} == {NOW_TEXT}
+    bound = condition(again, "Bound")
+    assert (bound["reason"], bound["message"]) == ("Forbidden", "no")
+
+    outcomes: dict[str, Outcome] = dict.fromkeys(ORDER, Skipped())
+    done = succeeded(request(9), 1, stored(again), attempt(DONE, outcomes), LATER).status
+    assert {c["lastTransitionTime"] for c in done["conditions"]} == {LATER_TEXT}
+
+
+def test_foreign_conditions_are_kept_and_old_plugins_dropped() -> None:
+    foreign = {"type": "example.com/Approved", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    removed = {"type": "OldPlugin", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    for malformed in ({}, {"type": 7}, {"type": None, "status": "True"}, {"status": "x"}):
+        old = BindStatus(conditions=(removed, foreign, malformed))
+        for status in (
+            fail(old).status,
+            succeeded(request(), 1, old, attempt(DONE), NOW).status,
+            waiting(1, old, ORDER, {"VolumeBinding": "x"}, {}, NOW),
+        ):
+            assert types(status) == [*ORDER, "Bound", "example.com/Approved"]
+            assert status["conditions"][-1] == foreign
+
+
+def test_a_plugin_may_give_its_condition_a_domain() -> None:
+    order = ("example.com/Quota",)
+    outcomes: dict[str, Outcome] = {"example.com/Quota": Skipped()}
+    first = failed(request(9), 1, NEW, Attempt(order, outcomes, GONE), NOW, BACKOFF).status
+    second = failed(request(9), 1, stored(first), Attempt(order, outcomes, GONE), LATER, BACKOFF).status
+    assert types(second) == ["example.com/Quota", "Bound"]
+    assert condition(second, "example.com/Quota")["lastTransitionTime"] == NOW_TEXT
+
+
+def test_malformed_conditions_of_ours_are_replaced() -> None:
+    old = BindStatus(conditions=({"type": "Bound", "status": "False", "lastTransitionTime": 7},))
+    assert condition(fail(old).status, "Bound")["lastTransitionTime"] == NOW_TEXT
+
+
+def test_a_status_has_no_type_twice_and_is_plain_json() -> None:
+    endings: tuple[Ready | Failed, ...] = (DONE, GONE, FINAL)
+    outcomes: tuple[Outcome, ...] = (Ready(), Skipped(), DependencyNotMet("x"), GONE)
+    for ending, first, second in itertools.product(endings, outcomes, outcomes):
+        tried = attempt(ending, {"VolumeBinding": first, "GPUSharing": second}, "GPUSharing")
+        if isinstance(ending, Ready):
+            status = succeeded(request(), 1, NEW, tried, NOW).status
+        else:
+            status = failed(request(), 1, NEW, tried, NOW, BACKOFF).status
+        assert len(types(status)) == len(set(types(status)))
+        assert stored(status).conditions == tuple(status["conditions"])
+        for item in status["conditions"]:
+            assert set(item) == {
+                "type",
+                "status",
+                "reason",
+                "message",
+                "observedGeneration",
+                "lastTransitionTime",
+            }
+            assert item["reason"]
+
+
+# Waiting
+
+
+def test_a_wait_is_shown() -> None:
+    outcomes: dict[str, Outcome] = {"VolumeBinding": Ready("bound")}
+    status = waiting(2, NEW, ORDER, {"DynamicResources": "claim x"}, outcomes, NOW)
+    lines = [(c["type"], c["status"], c["reason"], c["message"]) for c in status["conditions"]]
+    assert lines == [
+        ("VolumeBinding", "True", "Reconciled", "bound"),
+        ("DynamicResources", "Unknown", "Waiting", "waits for claim x"),
+        ("GPUSharing", "Unknown", "Blocked", "has not run yet: DynamicResources waits"),
+        ("Bound", "Unknown", "Waiting", "DynamicResources waits for claim x"),
+    ]
+    assert status["observedGeneration"] == 2
+    assert "phase" not in status
+
+
+def test_several_waits_are_shown() -> None:
+    waits = {"VolumeBinding": "disk", "DynamicResources": "card"}
+    status = waiting(1, NEW, ORDER, waits, {}, NOW)
+    bound = condition(status, ConditionType.BOUND)
+    assert bound["message"] == "VolumeBinding waits for disk; DynamicResources waits for card"
+    assert "VolumeBinding, DynamicResources waits" in condition(status, "GPUSharing")["message"]
+
+
+def test_a_wait_of_the_binding_itself_is_shown() -> None:
+    outcomes: dict[str, Outcome] = dict.fromkeys(ORDER, Skipped())
+    status = waiting(1, NEW, ORDER, {"Bound": "the API server"}, outcomes, NOW)
+    assert types(status) == [*ORDER, "Bound"]
+    assert condition(status, "Bound")["message"] == "Bound waits for the API server"
+
+
+def test_a_wait_does_not_touch_attempts_of_this_spec() -> None:
+    old = BindStatus("Failed", "x", 2, observed_generation=1)
+    status = waiting(1, old, ORDER, {"VolumeBinding": "x"}, {}, NOW)
+    assert set(status) == {"observedGeneration", "conditions"}
+
+
+def test_a_wait_of_a_new_spec_takes_the_old_ending_away() -> None:
+    # Otherwise a restart would read: this spec has failed for good.
+    old = BindStatus("Failed", "Bound NodeGone: …", 2, observed_generation=1)
+    status = waiting(2, old, ORDER, {"VolumeBinding": "x"}, {}, NOW)
+    merged = {"phase": "Failed", "reason": "Bound NodeGone: …", "failedAttempts": 2, **status}
+    for limit in (None, 0, 1, 2, 3):
+        assert not failed_for_good(stored(merged), limit)
+    assert status["failedAttempts"] == 0
+    assert status["reason"] is None
+
+
+# The patch
+
+
+def apply(patch: list[Object], item: Object) -> Object:
+    """What the API server makes of the patch; an AssertionError where it would refuse."""
+    changed: Object = orjson.loads(orjson.dumps(item))
+    for operation in patch:
+        *path, last = operation["path"].split("/")[1:]
+        place = changed
+        for step in path:
+            place = place[step]
+        match operation["op"]:
+            case "test":
+                assert place.get(last) == operation["value"]
+            case "add":
+                place[last] = operation["value"]
+            case "remove":
+                del place[last]
+    return changed
+
+
+def item(status: object = ...) -> Object:
+    found: Object = {"metadata": {"name": "a", "uid": "u"}, "spec": {}}
+    return found if status is ... else {**found, "status": status}
+
+
+STATUS: Object = {"phase": "Succeeded", "reason": None, "conditions": [{"type": "Bound"}]}
+
+
+@pytest.mark.parametrize("present", [..., None, [], "text", 7, True])
+def test_a_status_that_is_none_is_written_whole(present: object) -> None:
+    patch = json_patch(item(present), STATUS)
+    assert apply(patch, item(present))["status"] == {
+        "phase": "Succeeded",
+        "conditions": [{"type": "Bound"}],
+    }
+    assert patch[1]["op"] == "test"
+    with pytest.raises(AssertionError):  # somebody else wrote one meanwhile
+        apply(patch, item({"phase": "Odd"}))
+
+
+@pytest.mark.parametrize("present", [{}, {"phase": "Failed"}, {"reason": "x", "phase": 7}])
+def test_fields_are_written_into_a_status_that_is_there(present: Object) -> None:
+    patch = json_patch(item({**present, "foreign": 1}), STATUS)
+    assert apply(patch, item({**present, "foreign": 1}))["status"] == {
+        "phase": "Succeeded",
+        "conditions": [{"type": "Bound"}],
+        "foreign": 1,
+    }
+
+
+def test_only_what_is_there_is_removed() -> None:
+    operations = [(step["op"], step["path"]) for step in json_patch(item({"phase": "Failed"}), STATUS)]
+    assert operations == [
+        ("test", "/metadata/uid"),
+        ("add", "/status/phase"),
+        ("add", "/status/conditions"),
+    ]
+    assert ("remove", "/status/reason") in [
+        (step["op"], step["path"]) for step in json_patch(item({"reason": "x"}), STATUS)
+    ]
+
+
+def test_another_request_of_the_same_name_is_not_written() -> None:
+    for present in (..., {}, {"phase": "Failed"}):
+        patch = json_patch(item(present), STATUS)
+        other = item(present)
+        other["metadata"]["uid"] = "u2"
+        with pytest.raises(AssertionError):
+            apply(patch, other)
+
+
+def test_a_report_written_over_json_reads_back() -> None:
+    written = apply(json_patch(item(), fail(limit=3).status), item())
+    status = BindStatus.of(written)
+    assert (status.phase, status.failed_attempts, status.observed_generation) == ("Failed", 1, 1)
+    done = succeeded(request(3), 1, status, attempt(DONE), NOW).status
+    again = BindStatus.of(apply(json_patch(written, done), written))
+    assert (again.phase, again.reason, again.failed_attempts) == ("Succeeded", "", 1)
