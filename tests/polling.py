@@ -1,8 +1,12 @@
 """Waiting for something to become true, with a deadline instead of a guess."""
 
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import anyio
+
+T = TypeVar("T")
 
 
 async def eventually(check: Callable[[], object], *, within_s: float = 10.0) -> None:
@@ -19,3 +23,19 @@ async def eventually(check: Callable[[], object], *, within_s: float = 10.0) -> 
                 return
             await anyio.sleep(0.02)
     raise AssertionError(f"not true within {within_s:g} s: {problem}")
+
+
+def wait_until(check: Callable[[], T], *, within_s: float = 10.0) -> T:
+    """The same for tests that block: returns what `check` returned."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        try:
+            outcome = check()
+            problem = f"it returned {outcome!r}"
+            if outcome:
+                return outcome
+        except AssertionError as error:
+            problem = str(error)
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not true within {within_s:g} s: {problem}")
+        time.sleep(0.04)

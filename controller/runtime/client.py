@@ -167,7 +167,7 @@ class Client:
                     api = await kr8s.asyncio.Api(kubeconfig=options.kubeconfig or None, bypass_factory=True)
                 break
             except (*_BROKEN, kr8s.ServerError, TimeoutError) as error:
-                logger.bind(error=_sentence(error)).warning("The API server does not answer yet")
+                logger.bind(error=_sentence(error)).warning("The API server cannot be used yet")
                 await anyio.sleep(delay_s)
                 delay_s = min(delay_s * 2, 10.0)
             except Exception as error:

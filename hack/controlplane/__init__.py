@@ -4,7 +4,7 @@ Used by the demo, the tests and the benchmarks::
 
     from controlplane import ControlPlane
 
-    with ControlPlane(Path("/tmp/plane")) as plane:
+    with ControlPlane(Path("plane")) as plane:
         print(plane.kubectl("get", "namespaces"))
 
 There is no kubelet and no scheduler: whoever starts it plays their part.

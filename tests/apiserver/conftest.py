@@ -1,16 +1,15 @@
 """One real control plane for all tests in this directory, set up with the files that we ship."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from controlplane import ControlPlane, RequestError
+from controlplane import ControlPlane
 
+from tests.binder import Binder, Binders
+from tests.cluster import Cluster, prepared_plane
 from tests.proxy import Proxy
 
-ROOT = Path(__file__).parents[2]
 BINDER = ("kai-scheduler", "binder")
 
 
@@ -21,29 +20,21 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """The control plane, of the minor that KUBERNETES names, with our CRD and roles."""
-    directory = tmp_path_factory.mktemp("control-plane")
-    with ControlPlane(directory, kubernetes=os.environ.get("KUBERNETES", "1.36")) as plane:
-        plane.kubectl("apply", "-f", str(ROOT / "config/default/namespaces.yaml"))
-        plane.kubectl("apply", "-k", str(ROOT / "config/crd"))
-        plane.kubectl("apply", "-k", str(ROOT / "config/rbac"))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    """The control plane for all tests that do not break it."""
+    with prepared_plane(tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
 
 
 @pytest.fixture
-def namespace(control_plane: ControlPlane) -> str:
+def cluster(control_plane: ControlPlane) -> Cluster:
+    """A fresh namespace, and what a test does and reads there."""
+    return Cluster.fresh(control_plane)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> str:
     """A fresh namespace, with the ServiceAccount without which no pod can be created in it."""
-    name = f"test-{uuid4().hex[:10]}"
-    control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    try:
-        control_plane.request(
-            "POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}}
-        )
-    except RequestError as error:
-        if error.status != 409:  # the controller manager was faster
-            raise
-    return name
+    return cluster.namespace
 
 
 @pytest.fixture
@@ -57,3 +48,26 @@ def proxy(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Proxy]:
 def binder_kubeconfig(control_plane: ControlPlane) -> Path:
     """Credentials of the ServiceAccount that the binder runs as, with the rights that we ship."""
     return control_plane.service_account_kubeconfig(*BINDER)
+
+
+@pytest.fixture
+def binders(control_plane: ControlPlane, tmp_path: Path, binder_kubeconfig: Path) -> Iterator[Binders]:
+    """Starts binders for one test; they are stopped after it, and each must end well."""
+    made = Binders(tmp_path, binder_kubeconfig)
+    try:
+        yield made
+        made.close()
+    finally:
+        made.kill()
+
+
+@pytest.fixture(scope="module")
+def binder(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Binder]:
+    """One binder for all tests of a module."""
+    kubeconfig = control_plane.service_account_kubeconfig(*BINDER)
+    made = Binders(tmp_path_factory.mktemp("binder"), kubeconfig)
+    try:
+        yield made.start()
+        made.close()
+    finally:
+        made.kill()

@@ -1,6 +1,7 @@
 """What the tests of the controller runtime share: ConfigMaps to play with, and clients of them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from controller.runtime.client import Client, ClientOptions, Object
 from tests.proxy import Proxy
 
 Connect = Callable[..., Awaitable[Client]]
+Background = Callable[[Coroutine[Any, Any, object]], asyncio.Task[object]]
 
 
 class ConfigMaps:
@@ -23,7 +25,7 @@ class ConfigMaps:
         self.namespace = namespace
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
 
-    def body(self, name: str, data: Mapping[str, str] | None = None, **metadata: Any) -> Object:
+    def body(self, name: str, data: Mapping[str, str] | None = None, **metadata: object) -> Object:
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -31,13 +33,13 @@ class ConfigMaps:
             "data": dict(data or {}),
         }
 
-    def create(self, name: str, data: Mapping[str, str] | None = None, **metadata: Any) -> Object:
+    def create(self, name: str, data: Mapping[str, str] | None = None, **metadata: object) -> Object:
         return self._plane.request("POST", self._path, self.body(name, data, **metadata))
 
     def get(self, name: str) -> Object:
         return self._plane.request("GET", f"{self._path}/{name}")
 
-    def change(self, name: str, data: Mapping[str, str], **metadata: Any) -> Object:
+    def change(self, name: str, data: Mapping[str, str], **metadata: object) -> Object:
         delta = {"data": dict(data), "metadata": metadata}
         return self._plane.request("PATCH", f"{self._path}/{name}", delta, "application/merge-patch+json")
 
@@ -64,7 +66,10 @@ async def connect(proxy: Proxy, control_plane: ControlPlane) -> AsyncIterator[Co
     async with AsyncExitStack() as clients:
 
         async def make(
-            *, token: str = control_plane.admin_token, kubeconfig: Path | None = None, **options: Any
+            *,
+            token: str = control_plane.admin_token,
+            kubeconfig: Path | None = None,
+            **options: Any,  # noqa: ANN401
         ) -> Client:
             path = kubeconfig or proxy.kubeconfig(token)
             client = await Client.connect(ClientOptions(kubeconfig=str(path), **options))
@@ -117,6 +122,22 @@ def account(control_plane: ControlPlane, namespace: str) -> Account:
 def logs() -> Iterator[list[str]]:
     """What is logged during the test, a line of level and message each."""
     lines: list[str] = []
-    sink = logger.add(lines.append, format="{level} {message}")  # type: ignore[arg-type]
+    sink = logger.add(lines.append, format="{level} {message}")
     yield lines
     logger.remove(sink)
+
+
+@pytest.fixture
+async def background(connect: Connect) -> AsyncIterator[Background]:
+    """Runs things beside the test until it ends, before its clients are closed; none of them may fail."""
+    tasks: list[asyncio.Task[object]] = []
+
+    def start(work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
+        tasks.append(asyncio.create_task(work))
+        return tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []

@@ -1,5 +1,6 @@
 """The client against a real API server, through a proxy that makes the way there a bad one."""
 
+import asyncio
 import base64
 import json
 import time
@@ -60,10 +61,8 @@ async def test_paths_without_a_kind_are_read(client: Client) -> None:
     assert (await client.raw("/version"))["major"] == "1"
 
 
-async def test_host_and_namespace_are_those_of_the_kubeconfig(connect: Connect, proxy: Proxy) -> None:
-    client = await connect(kubeconfig=proxy.kubeconfig("x" * 8, namespace="team"))
+async def test_host_is_the_one_of_the_kubeconfig(client: Client, proxy: Proxy) -> None:
     assert client.host == f"127.0.0.1:{proxy.port}"
-    assert client.namespace == "team"
 
 
 async def test_tls_with_the_authority_of_the_kubeconfig(control_plane: ControlPlane) -> None:
@@ -72,13 +71,21 @@ async def test_tls_with_the_authority_of_the_kubeconfig(control_plane: ControlPl
     await client.close()
 
 
-async def test_two_clients_of_one_kubeconfig_do_not_share_a_session(connect: Connect, proxy: Proxy) -> None:
-    path = proxy.kubeconfig("nobody-knows-this-token")
-    with proxy.rule(Rule(Answer(200, {"gitVersion": "v1.36.0", "metadata": {}}), path="^/version|default$")):
-        first, second = await connect(kubeconfig=path), await connect(kubeconfig=path)
-        await first.get(NAMESPACES, "default")
-        await first.close()
+async def test_two_clients_of_one_kubeconfig_do_not_share_a_session(
+    connect: Connect, proxy: Proxy, control_plane: ControlPlane, config_maps: ConfigMaps
+) -> None:
+    path = proxy.kubeconfig(control_plane.admin_token)
+    first = await connect(kubeconfig=path)
+    lines: list[bytes] = []
+    async with anyio.create_task_group() as watching:
+        watching.start_soon(_watch, first, {**config_maps.selectors, "resourceVersion": "0"}, lines)
+        await eventually(lambda: proxy.count("WATCH", "configmaps"))
+        second = await connect(kubeconfig=path)
         await second.get(NAMESPACES, "default")
+        await second.close()
+        config_maps.create("a")
+        await eventually(lambda: lines)
+        watching.cancel_scope.cancel()
 
 
 async def test_each_answer_is_observed(connect: Connect, proxy: Proxy) -> None:
@@ -130,22 +137,25 @@ async def test_422_and_400(client: Client, config_maps: ConfigMaps) -> None:
         await client.create(CONFIG_MAPS, {"kind": "Pod", "apiVersion": "v1"}, config_maps.namespace)
 
 
-async def test_410_for_a_page_whose_history_is_compacted(
+async def test_410_once_the_history_is_compacted(
     client: Client, control_plane: ControlPlane, config_maps: ConfigMaps
 ) -> None:
+    """The API server answers from its own memory as long as it can, hence the restart."""
     for n in range(3):
         config_maps.create(f"a{n}")
     page = await client.list_page(CONFIG_MAPS, {**config_maps.selectors, "limit": "1"})
-    ancient = _page_token(1, page["items"][0])
     _compact(control_plane, int(page["metadata"]["resourceVersion"]))
+    control_plane.kill_apiserver()
+    with pytest.raises(errors.NoAnswerError):
+        await client.get(NAMESPACES, "default")
+    await anyio.to_thread.run_sync(control_plane.start_apiserver)
+
+    ancient = _page_token(5, page["items"][0])
     with pytest.raises(errors.GoneError):
         await client.list_page(CONFIG_MAPS, {"limit": "1", "continue": ancient})
-
-
-async def test_410_for_a_watch_from_an_ancient_version(client: Client) -> None:
     lines: list[bytes] = []
     try:
-        await client.watch(CONFIG_MAPS, {"resourceVersion": "1"}, lines.append, idle_s=5)
+        await client.watch(CONFIG_MAPS, {"resourceVersion": "5"}, lines.append, idle_s=5)
     except errors.GoneError:
         return
     assert b'"code":410' in lines[0]
@@ -250,6 +260,44 @@ async def test_cancellation_passes_and_leaves_a_usable_client(client: Client, pr
     await client.get(NAMESPACES, "default")
 
 
+GARBAGE = {
+    "no http": b"SSH-2.0-hello\r\n\r\n",
+    "no header": b"HTTP/1.1 200 OK\r\n:::\0\r\n\r\n",
+    "no length": b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n{}",
+    "too long a header": b"HTTP/1.1 200 OK\r\na: " + b"x" * 20_000 + b"\r\n\r\n",
+    "too short a body": b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}",
+    "no chunk": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}",
+    "no gzip": b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_something_that_is_no_api_server_gives_no_answer(
+    connect: Connect, proxy: Proxy, control_plane: ControlPlane, garbage: bytes
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        hello = b'HTTP/1.1 200 OK\r\ncontent-length: 24\r\n\r\n{"gitVersion":"v1.36.0"}'
+        writer.write(hello if b"/version" in head else garbage)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        path = proxy.kubeconfig("token")
+        path.write_text(path.read_text().replace(str(proxy.port), str(server.sockets[0].getsockname()[1])))
+        client = await connect(kubeconfig=path, deadline_s=3.0)
+        with pytest.raises(errors.NoAnswerError):
+            await client.get(NAMESPACES, "default")
+        with pytest.raises(errors.NoAnswerError):
+            await _watch(client, {}, [], idle_s=3.0)
+
+
+async def test_the_message_says_what_really_happened(client: Client, proxy: Proxy) -> None:
+    with proxy.rule(Rule(Refuse())), pytest.raises(errors.NoAnswerError, match=r"(?i)disconnected|reset"):
+        await client.get(NAMESPACES, "default")
+
+
 # Credentials that end.
 
 
@@ -307,7 +355,7 @@ async def test_401_while_the_kubeconfig_is_gone_is_raised_and_heals(
 ) -> None:
     path = proxy.kubeconfig(control_plane.admin_token)
     client = await connect(kubeconfig=path)
-    for broken in ("", "{", '{"clusters": []}', "null", "[]"):
+    for broken in ("", "{"):
         path.write_text(broken)
         with proxy.rule(Rule(Answer(401))), pytest.raises(errors.UnauthorizedError):
             await client.get(NAMESPACES, "default")
@@ -362,7 +410,7 @@ async def test_connect_wants_a_kubeconfig_that_makes_sense(tmp_path: Path) -> No
     ):
         path = tmp_path / str(number)
         path.write_text(broken)
-        with pytest.raises(ValueError, match="."), anyio.fail_after(3):
+        with pytest.raises(ValueError), anyio.fail_after(3):  # noqa: PT011 -- any text will do
             await Client.connect(ClientOptions(kubeconfig=str(path)))
 
 
@@ -549,7 +597,7 @@ async def test_half_a_line_is_never_given_on(
 def _page_token(version: int, last: Object) -> str:
     """A `continue` as the server makes it."""
     metadata = last["metadata"]
-    start = f"{metadata['namespace']}/{metadata['name']}\0"
+    start = f"/{metadata['namespace']}/{metadata['name']}\0"
     content = json.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": start}).encode()
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
