@@ -17,6 +17,7 @@ from controller.plugins.registry import PlannedPlugin
 from controller.runtime.leader import LeaseLostError
 from controller.runtime.telemetry import ListenError
 from controller.settings import Settings, SettingsError, describe, help_text, load
+from controller.sources import typed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +78,7 @@ def _print_config(settings: Settings, plugins: Sequence[PlannedPlugin]) -> int:
             f"  failurePolicy: {planned.failure_policy}\n"
         )
         for name, value in planned.arguments.model_dump(by_alias=True).items():
-            sys.stdout.write(f"  {name}: {value}\n")
+            sys.stdout.write(f"  {name}: {typed(value)}\n")
         if planned.unmet is not None:
             sys.stdout.write(f"  dependencyNotMet: {planned.unmet}\n")
     unmet = [planned.unmet for planned in plugins if planned.unmet is not None]

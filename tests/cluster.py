@@ -1,5 +1,6 @@
 """One namespace of a real control plane, as the admin who watches the binder sees and changes it."""
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ ORDER = ("VolumeBinding", "DynamicResources", "GPUSharing", "Bound")
 
 
 @contextmanager
-def prepared_plane(directory: Path, **options: Any) -> Iterator[ControlPlane]:
+def prepared_plane(directory: Path, **options: Any) -> Iterator[ControlPlane]:  # noqa: ANN401
     """A control plane, of the minor that KUBERNETES names, with our namespaces, CRD and roles."""
     with ControlPlane(directory, kubernetes=os.environ.get("KUBERNETES", "1.36"), **options) as plane:
         plane.kubectl("apply", "-f", str(ROOT / "config/default/namespaces.yaml"))
@@ -64,7 +65,7 @@ class Cluster:
         self.plane.request("POST", "/api/v1/nodes", node(name, **(labels or {})))
         return name
 
-    def pod(self, name: str, **options: Any) -> Object:
+    def pod(self, name: str, **options: Any) -> Object:  # noqa: ANN401
         """Makes a pod; options as in `objects.pod`."""
         return self.plane.request("POST", self.pods, pod(name, **options))
 
@@ -72,12 +73,12 @@ class Cluster:
         """Makes a request with this very spec."""
         return self.plane.request("POST", self.requests, bind_request(name, spec, owner))
 
-    def ask(self, name: str, node_name: str, *, owner: Object | None = None, **spec: Any) -> Object:
+    def ask(self, name: str, node_name: str, *, owner: Object | None = None, **spec: Any) -> Object:  # noqa: ANN401
         """Makes a request for the pod of this name."""
         whole = {"podName": name, "selectedNode": node_name, "receivedResourceType": "Regular", **spec}
         return self.request(name, whole, owner)
 
-    def pod_and_request(self, name: str, node_name: str, **spec: Any) -> Object:
+    def pod_and_request(self, name: str, node_name: str, **spec: Any) -> Object:  # noqa: ANN401
         """Makes both, as the scheduler would: the pod owns the request. Returns the pod."""
         made = self.pod(name)
         self.ask(name, node_name, owner=made, **spec)
@@ -243,4 +244,4 @@ class AttemptTimes:
 
     def gaps_s(self, name: str) -> list[float]:
         times = self.seen_s[name]
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in itertools.pairwise(times)]

@@ -19,7 +19,7 @@ def pod(
     annotations: dict[str, str] | None = None,
     limits: dict[str, str] | None = None,
     claims: tuple[str, ...] = (),
-    **spec: Any,
+    **spec: Any,  # noqa: ANN401
 ) -> Object:
     """A pod of KAI's scheduler with one container.
 

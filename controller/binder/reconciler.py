@@ -5,7 +5,7 @@ the queue, so a bind is never repeated because a write was lost; and what was de
 against the pod that there is now.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,10 +20,12 @@ from controller.api import (
     BindStatus,
     InvalidRequestError,
     Reason,
+    backoff_limit_of,
     is_over,
 )
 from controller.binder import status as statuses
 from controller.binder.pipeline import Attempt, Pipeline, failed_by, judge_pod
+from controller.gpu import groups_of_pod, is_finished
 from controller.outcome import Failed, Outcome, Ready
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change, Key, key_of
@@ -120,6 +122,8 @@ class BindRequestReconciler:
         try:
             pod, verdict = await self._find_pod(request)
             node = await self._find_node(request) if verdict is None else None
+            if pod is not None and isinstance(verdict, Failed) and _has_our_labels(request, pod):
+                await self._pipeline.take_off_labels(request, pod)
         except errors.ApiError as error:
             if error.transient:
                 raise
@@ -171,13 +175,14 @@ class BindRequestReconciler:
             report = statuses.succeeded(request, generation, old, attempt, now)
             logger.bind(pod=request.pod_name, node=request.node_name).info("Bound a pod")
         else:
-            report = statuses.failed(request, generation, old, attempt, now, self._backoff)
+            limit = backoff_limit_of(item)
+            report = statuses.failed(request, generation, old, attempt, now, self._backoff, limit=limit)
             logger.bind(
                 reason=report.status["reason"],
                 attempts=report.status["failedAttempts"],
                 retry_in_s=report.result.requeue_after_s,
             ).warning("A bind failed")
-        if not await self._write_status(item, report.status, slot):
+        if not await self._write_status(item, report.status, attempt.order, slot):
             return Result()
         if request is not None:
             await self._tell_pod(request, pod, report, now)
@@ -192,8 +197,8 @@ class BindRequestReconciler:
         held = self._caches.requests.get(metadata["name"], metadata["namespace"])
         return held if held is not None and held["metadata"]["uid"] == metadata["uid"] else item
 
-    async def _write_status(self, item: Object, status: Object, slot: Slot) -> bool:
-        """Writes until it is stored; False if the request is gone."""
+    async def _write_status(self, item: Object, status: Object, order: Sequence[str], slot: Slot) -> bool:
+        """Writes until it is stored; False if the request is gone. `order` as in `Attempt`."""
         tries = 0
         while True:
             try:
@@ -205,7 +210,7 @@ class BindRequestReconciler:
                 present = item if error.transient else await self._read_again(item)
                 if present is None:
                     return False
-                item = present
+                item, status = present, statuses.refreshed(status, order, present)
                 if tries == 1 and isinstance(error, errors.InvalidError):
                     continue  # the status was not as we knew it
                 delay_s = self._backoff.delay_s(tries)
@@ -286,6 +291,12 @@ class BindRequestReconciler:
             logger.bind(pod=metadata["name"], error=error.message).warning(
                 "The pod's condition could not be written"
             )
+
+
+def _has_our_labels(request: BindRequest, pod: Object) -> bool:
+    """Whether an attempt that was broken off left GPU groups on this pod."""
+    ours = request.owner_uid in (None, pod["metadata"]["uid"])
+    return ours and not is_finished(pod) and bool(groups_of_pod(pod))
 
 
 def _reference(item: Object) -> dict[str, str]:

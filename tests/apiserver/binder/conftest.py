@@ -1,0 +1,33 @@
+"""A control plane for the tests that kill it, change its CRD, or count and read every request to it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from controlplane import ControlPlane
+
+from tests.binder import Binders
+from tests.cluster import Cluster, prepared_plane
+
+
+@pytest.fixture(scope="session")
+def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Audited, and without a controller manager, so that nobody but the binder sends anything."""
+    directory = tmp_path_factory.mktemp("own-plane")
+    with prepared_plane(directory, audit=True, controller_manager=False) as plane:
+        yield plane
+
+
+@pytest.fixture
+def own_cluster(own_plane: ControlPlane) -> Cluster:
+    return Cluster.fresh(own_plane)
+
+
+@pytest.fixture
+def own_binders(own_plane: ControlPlane, tmp_path: Path) -> Iterator[Binders]:
+    made = Binders(tmp_path, own_plane.service_account_kubeconfig("kai-scheduler", "binder"))
+    try:
+        yield made
+        made.close()
+    finally:
+        made.kill()
