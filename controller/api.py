@@ -56,7 +56,6 @@ class Reason(StrEnum):
     DEPENDENCY_NOT_MET = "DependencyNotMet"
 
     INVALID_REQUEST = "InvalidRequest"
-    REQUEST_GONE = "RequestGone"
     POD_NOT_FOUND = "PodNotFound"
     POD_REPLACED = "PodReplaced"
     POD_TERMINATING = "PodTerminating"

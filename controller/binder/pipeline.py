@@ -99,6 +99,34 @@ class Pipeline:
         self._usage = usage
         self._on_group_left = on_group_left
 
+    async def take_off_labels(self, request: BindRequest, pod: Object) -> None:
+        """Takes the group labels off a pod that did not get to its node: no GPU is held for it there.
+
+        Args:
+            request: The request.
+            pod: Its pod; another one of that name is left alone.
+
+        Raises:
+            errors.ApiError: They could not be taken off.
+        """
+        try:
+            found = await self.client.get(PODS, request.pod_name, request.namespace)
+        except errors.NotFoundError:
+            return
+        metadata, node_name = found["metadata"], found["spec"].get("nodeName")
+        if metadata["uid"] != pod["metadata"]["uid"] or node_name == request.node_name:
+            return
+        labels: Mapping[str, str] = metadata.get("labels") or {}
+        # On another node it may have groups of that one.
+        names = [
+            name
+            for name, value in labels.items()
+            if is_group_label(name) and (not node_name or value in request.gpu_groups)
+        ]
+        if names:
+            body: Object = {"metadata": {"uid": metadata["uid"], "labels": dict.fromkeys(names)}}
+            await self.client.patch(PODS, metadata["name"], body, metadata["namespace"])
+
     def order(self, *, is_fraction: bool) -> tuple[str, ...]:
         """Condition types of the steps for a request, in the order in which they run."""
         reserve = (ConditionType.GPU_RESERVED,) if is_fraction else ()
@@ -180,6 +208,7 @@ class _Run:
         self._steps = pipeline.steps
         self._request = request
         self._waits = waits
+        self._labels: Mapping[str, str] = {}
         self._context = BindContext(
             request=request, pod=pod, node=node, gpu_ids=(), waiting=waits.waiting, container_env={}
         )
@@ -220,9 +249,12 @@ class _Run:
             return None
         self._waits.step = ConditionType.GPU_RESERVED
         try:
+            self._labels = group_labels(self._context.pod, self._request.gpu_groups)
             devices = await self._pipeline.reservations.reserve(
                 self._request, self._context.pod, self._context.node, self._waits.waiting
             )
+        except GPUConfigError as error:
+            failure = Failed(Reason.INVALID_GPU_CONFIG, str(error), retry=False)
         except ReservationError as error:
             failure = Failed(error.reason, error.message, retry=error.retry)
         except errors.ApiError as error:
@@ -297,10 +329,7 @@ class _Run:
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": request.node_name},
         }
-        try:
-            labels = group_labels(self._context.pod, request.gpu_groups) if request.is_fraction else {}
-        except GPUConfigError as error:
-            return Failed(Reason.INVALID_GPU_CONFIG, str(error), retry=False)
+        labels = self._labels
         if labels:
             binding["metadata"]["labels"] = labels
         try:
@@ -325,12 +354,22 @@ class _Run:
         return annotations
 
     async def _patch_before_binding(self, labels: Mapping[str, str]) -> None:
-        """What a Binding cannot do: take off an earlier placement; on older servers, label the pod."""
+        """What a Binding cannot do: change what an earlier bind left; on older servers, label the pod."""
         delta: Object = {}
         if not self._request.numa_zones and annotation(self._context.pod, NUMA_PLACEMENT) is not None:
             delta["annotations"] = {NUMA_PLACEMENT: None}
-        if labels and self._pipeline.labels_are_copied is False:
-            delta["labels"] = labels
+        # A group that is not the pod's would be reserved for as long as the pod lives; and of the labels of a
+        # Binding the server copies only those that the pod does not have.
+        present: Mapping[str, str] = self._context.pod["metadata"].get("labels") or {}
+        changed = {
+            name: labels.get(name)
+            for name, value in present.items()
+            if is_group_label(name) and labels.get(name) != value
+        }
+        if self._pipeline.labels_are_copied is False:
+            changed |= labels
+        if changed:
+            delta["labels"] = changed
         if delta:
             await self._patch_pod(delta)
 
@@ -403,7 +442,8 @@ class _Run:
                 logger.bind(plugin=step.plugin.name, error=repr(error)).error("A rollback failed")
                 faults.append(f"{step.plugin.name} could not take back its work: {error}")
         try:
-            await self._take_off_labels()
+            if self._may_have_labels():
+                await self._pipeline.take_off_labels(self._request, self._context.pod)
         except errors.ApiError as error:
             logger.bind(error=error.message).error("The GPU groups could not be taken off a pod")
             faults.append(f"the pod keeps its GPU group labels: {error.message}")
@@ -411,22 +451,10 @@ class _Run:
             return ending
         return Failed(ending.reason, "; ".join((ending.message, *faults)), retry=ending.retry)
 
-    async def _take_off_labels(self) -> None:
-        """Takes the group labels off a pod that did not get to its node."""
-        request, known = self._request, self._pipeline.labels_are_copied
-        if not request.is_fraction or (known is not False and not groups_of_pod(self._context.pod)):
-            return
-        try:
-            pod = await self._client.get(PODS, request.pod_name, request.namespace)
-        except errors.NotFoundError:
-            return
-        if pod["metadata"]["uid"] != self._context.pod["metadata"]["uid"]:
-            return
-        if pod["spec"].get("nodeName") == request.node_name:
-            return
-        names = [name for name in pod["metadata"].get("labels") or {} if is_group_label(name)]
-        if names:
-            await self._patch_pod({"labels": dict.fromkeys(names)})
+    def _may_have_labels(self) -> bool:
+        """Whether the pod met us with labels, or was given them before the binding."""
+        before = self._request.is_fraction and self._pipeline.labels_are_copied is False
+        return before or bool(groups_of_pod(self._context.pod))
 
 
 def judge_pod(request: BindRequest, pod: Object, uid: str | None) -> Ready | Failed | None:

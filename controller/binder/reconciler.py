@@ -89,7 +89,7 @@ class BindRequestReconciler:
         if request.is_fraction and not request.gpu_groups:
             return await self._discard(item, request, slot)
         # Two requests may name one pod: the second has to see what became of the first.
-        async with self._pods.hold((request.namespace, request.pod_name), slot):
+        async with self._pods.hold((request.namespace, request.pod_name), slot.released):
             attempt, pod = await self._attempt(item, request, slot)
             return await self._conclude(item, request, pod, attempt, slot)
 

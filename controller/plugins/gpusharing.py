@@ -5,7 +5,6 @@ replaced; one of another living pod is not touched. What other plugins want the 
 (`BindContext.container_env`) goes the same way.
 """
 
-import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, ClassVar
@@ -14,13 +13,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from controller.api import CONFIG_MAPS, PODS, Reason
 from controller.gpu import (
-    GPU_FRACTION,
     GPU_MEMORY,
     GPUConfigError,
     Target,
     annotation,
     config_map_key,
+    exact_fraction,
+    portion_of,
     reference,
+    shown,
     target_of,
 )
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Ready
@@ -31,7 +32,6 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 _LEGACY_VISIBLE_DEVICES = "RUNAI-VISIBLE-DEVICES"
 _CDI_PREFIX = "k8s.device-plugin.nvidia.com/gpu="
-_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _WRITE_TRIES = 5
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -169,22 +169,24 @@ class GPUSharing(Plugin):
             target = target_of(context.pod)
         except GPUConfigError:
             return
-        namespace, uid = context.request.namespace, context.pod["metadata"]["uid"]
-        found = []
+        faults = []
         for name in (target.config_map, target.env_config_map):
             try:
-                found.append(await self.client.get(CONFIG_MAPS, name, namespace))
-            except errors.NotFoundError:
-                continue
-        ours = [item for item in found if uid in _owner_uids(item)]
-        if not ours or await self._is_assigned(context):
+                await self._take_back(context, name)
+            except errors.ApiError as error:
+                faults.append(error)  # the other map must go all the same
+        if faults:
+            raise faults[0]
+
+    async def _take_back(self, context: BindContext, name: str) -> None:
+        namespace = context.request.namespace
+        try:
+            found = await self.client.get(CONFIG_MAPS, name, namespace)
+            ours = context.pod["metadata"]["uid"] in _owner_uids(found)
+            if ours and not await self._is_assigned(context):
+                await self.client.delete(CONFIG_MAPS, name, namespace, uid=found["metadata"]["uid"])
+        except (errors.NotFoundError, errors.ConflictError):
             return
-        for item in ours:
-            metadata = item["metadata"]
-            try:
-                await self.client.delete(CONFIG_MAPS, metadata["name"], namespace, uid=metadata["uid"])
-            except (errors.NotFoundError, errors.ConflictError):
-                continue
 
     async def _is_assigned(self, context: BindContext) -> bool:
         try:
@@ -222,13 +224,20 @@ def _wrong_portion(context: BindContext) -> str | None:
 
     Zero is what the scheduler's two decimals make of a small share; then the pod must say its real size.
     """
-    portion = context.request.gpu_portion
-    if portion is None or not _DECIMAL.fullmatch(portion):
-        return f"spec.receivedGPU.portion is {portion!r}; it must be a decimal number such as 0.50"
-    value = Decimal(portion)
+    text = shown(context.request.gpu_portion)
+    try:
+        value = portion_of(context.request)
+    except GPUConfigError as error:
+        return str(error)
     if value > 1:
-        return f"spec.receivedGPU.portion is {portion!r}; a share of a GPU is at most 1"
-    asked = (annotation(context.pod, GPU_MEMORY), annotation(context.pod, GPU_FRACTION))
-    if value == 0 and not any(asked):
-        return f"spec.receivedGPU.portion is {portion!r}; a share of a GPU is more than 0"
+        return f"spec.receivedGPU.portion is {text}; a share of a GPU is at most 1"
+    if value == 0 and not annotation(context.pod, GPU_MEMORY) and not _is_tiny(context.pod, value):
+        return f"spec.receivedGPU.portion is {text}; a share of a GPU is more than 0"
     return None
+
+
+def _is_tiny(pod: Object, zero: Decimal) -> bool:
+    try:
+        return exact_fraction(pod, zero) is not None
+    except GPUConfigError:
+        return False

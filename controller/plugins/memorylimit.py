@@ -6,10 +6,10 @@ arithmetic is decimal, and the limit never is above the card, zero, or empty.
 
 import re
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
+from decimal import Decimal
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from controller.api import Reason
 from controller.gpu import (
@@ -17,29 +17,41 @@ from controller.gpu import (
     GPU_MEMORY,
     NODE_GPU_MEMORY,
     GPUConfigError,
+    Target,
     annotation,
     config_map_key,
+    exact_fraction,
+    pod_name,
+    portion_of,
     reads_whole,
     reference,
+    shown,
     target_of,
 )
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Ready
 from controller.runtime.client import Client, Object
 
 _INTEGER = re.compile(r"[0-9]{1,18}")
-_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?")
 _MIB = 1024 * 1024
 _BYTES_FROM = 1048576
 """A node label this large is in bytes; KAI's scheduler draws the line here, too."""
-_ROUNDING = Decimal("0.005")
 _CUDA_NEEDS_MIB = 345
 """At or below, CUDA cannot start (seen with HAMi-core)."""
+_OF_GPUSHARING = frozenset({"NVIDIA_VISIBLE_DEVICES", "RUNAI_NUM_OF_GPUS", "GPU_PORTION"})
+"""Variables, and keys of the map, that hold something else."""
 
 
-def _positive(text: object) -> int:
-    if isinstance(text, str) and _INTEGER.fullmatch(text) and int(text) > 0:
+def _card_mib(text: object) -> int:
+    # What is larger was meant in bytes; a limit worked out from it would be none.
+    if isinstance(text, str) and _INTEGER.fullmatch(text) and 0 < int(text) < _BYTES_FROM:
         return int(text)
-    raise ValueError("a positive whole number is allowed")
+    raise ValueError(f"a whole number of MiB is allowed, from 1 to {_BYTES_FROM - 1}")
+
+
+def _free_variable(name: str) -> str:
+    if name in _OF_GPUSHARING:
+        raise ValueError("gpusharing sets it; take another one")
+    return name
 
 
 class Arguments(BaseModel):
@@ -53,10 +65,12 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    fallback_memory_mib: Annotated[int, BeforeValidator(_positive)] | None = Field(
+    fallback_memory_mib: Annotated[int, BeforeValidator(_card_mib)] | None = Field(
         default=None, alias="fallbackMemoryMiB"
     )
-    variable: str = Field(default="CUDA_DEVICE_MEMORY_LIMIT", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    variable: Annotated[str, AfterValidator(_free_variable)] = Field(
+        default="CUDA_DEVICE_MEMORY_LIMIT", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
+    )
     format: Literal["mebibytes", "bytes"] = "mebibytes"
 
 
@@ -132,10 +146,14 @@ def limit_of(context: BindContext, fallback_mib: int | None) -> Limit | Failed:
     if isinstance(card, Failed):
         return card
     card_mib, where = card
+    pod, node = pod_name(context.pod), context.node["metadata"]["name"]
     memory = annotation(context.pod, GPU_MEMORY)
     if memory is not None:
         if not _INTEGER.fullmatch(memory) or int(memory) == 0:
-            text = f"annotation {GPU_MEMORY} is {memory!r}; it must be a whole number of MiB, such as 4096"
+            text = (
+                f"annotation {GPU_MEMORY} of pod {pod} is {shown(memory)}; "
+                "it must be a whole number of MiB, such as 4096"
+            )
             return Failed(Reason.INVALID_GPU_MEMORY, text, retry=False)
         limit_mib, source = int(memory), f"from {GPU_MEMORY}"
     else:
@@ -143,15 +161,19 @@ def limit_of(context: BindContext, fallback_mib: int | None) -> Limit | Failed:
         if isinstance(fraction, Failed):
             return fraction
         share, origin = fraction
-        limit_mib = int((share * card_mib).to_integral_value(ROUND_FLOOR))
+        # As whole numbers: decimal arithmetic rounds to 28 digits, and the share may have more.
+        numerator, denominator = share.as_integer_ratio()
+        limit_mib = numerator * card_mib // denominator
         source = f"{share} of the card, from {origin}"
     if limit_mib > card_mib:
-        text = f"{GPU_MEMORY} asks for {limit_mib} MiB, more than there is: {where}"
+        text = (
+            f"annotation {GPU_MEMORY} of pod {pod} asks for {limit_mib} MiB, "
+            f"more than a GPU of node {node} has: {where}"
+        )
         return Failed(Reason.MEMORY_EXCEEDS_CARD, text, retry=False)
     if limit_mib < 1:
-        return Failed(
-            Reason.MEMORY_TOO_SMALL, f"the limit is less than 1 MiB: {source}; {where}", retry=False
-        )
+        text = f"the limit for pod {pod} on node {node} is less than 1 MiB: {source}; {where}"
+        return Failed(Reason.MEMORY_TOO_SMALL, text, retry=False)
     return Limit(limit_mib, source, where)
 
 
@@ -181,22 +203,18 @@ def _fraction(context: BindContext) -> tuple[Decimal, str] | Failed:
     The scheduler writes two decimals; the pod's own annotation has them all, and is believed if it is what
     was rounded.
     """
-    portion_text = context.request.gpu_portion
-    if portion_text is None or not _DECIMAL.fullmatch(portion_text):
-        text = f"spec.receivedGPU.portion is {portion_text!r}; it must be a decimal number such as 0.50"
-        return Failed(Reason.INVALID_PORTION, text, retry=False)
-    portion = Decimal(portion_text)
-    asked_text = annotation(context.pod, GPU_FRACTION)
-    if asked_text is not None:
-        if not _DECIMAL.fullmatch(asked_text):
-            text = f"annotation {GPU_FRACTION} is {asked_text!r}; it must be a decimal number such as 0.5"
-            return Failed(Reason.INVALID_PORTION, text, retry=False)
-        asked, (_, _, exponent) = Decimal(asked_text), portion.as_tuple()
-        rounded = isinstance(exponent, int) and exponent >= -2
-        if 0 < asked <= 1 and rounded and abs(asked - portion) <= _ROUNDING:
-            return asked, GPU_FRACTION
+    try:
+        portion = portion_of(context.request)
+        exact = exact_fraction(context.pod, portion)
+    except GPUConfigError as error:
+        return Failed(Reason.INVALID_PORTION, str(error), retry=False)
+    if exact is not None:
+        return exact, GPU_FRACTION
     if not 0 < portion <= 1:
-        text = f"spec.receivedGPU.portion is {portion_text!r}; a share of a GPU is more than 0 and at most 1"
+        text = (
+            f"spec.receivedGPU.portion is {shown(context.request.gpu_portion)}; "
+            "a share of a GPU is more than 0 and at most 1"
+        )
         return Failed(Reason.INVALID_PORTION, text, retry=False)
     return portion, "the request's portion"
 
@@ -207,20 +225,49 @@ def _undelivered(pod: Object, variable: str) -> str | None:
         target = target_of(pod)
     except GPUConfigError as error:
         return str(error)
-    name = target.container["name"]
     entry = reference(target.container, variable)
-    if entry is not None:
-        found = config_map_key(entry)
-        if found is None:
-            return f"container {name} sets {variable} itself, so a limit would not reach it"
-        if found[0] != target.config_map:
-            return (
-                f"container {name} takes {variable} from ConfigMap {found[0]}, not from {target.config_map}"
-            )
-        return None
-    if not reads_whole(target.container, target.env_config_map):
-        return (
-            f"container {name} takes {variable} from no ConfigMap and does not read {target.env_config_map} "
-            "whole, so a limit would not reach it"
-        )
+    wrong = _wrong_source(target, variable) if entry is None else _wrong_entry(target, variable, entry)
+    wrong = wrong or _limit_of_one_device(target, variable)
+    return f"container {target.container['name']} of pod {pod_name(pod)} {wrong}" if wrong else None
+
+
+def _wrong_entry(target: Target, variable: str, entry: Object) -> str | None:
+    """What is wrong with the container's entry for the variable, if anything."""
+    found = config_map_key(entry)
+    if found is None:
+        return f"sets {variable} itself, so a limit would not reach it"
+    name, key = found
+    if name != target.config_map:
+        return f"takes {variable} from ConfigMap {name}, not from {target.config_map}"
+    if key in _OF_GPUSHARING:
+        return f"takes {variable} from key {key} of ConfigMap {name}, which holds something else"
     return None
+
+
+def _limit_of_one_device(target: Target, variable: str) -> str | None:
+    """HAMi-core takes `<variable>_0` for the first device, and ours only where there is none."""
+    for item in target.container.get("env") or ():
+        head, _, number = item["name"].rpartition("_")
+        if head == variable and _INTEGER.fullmatch(number):
+            return f"sets {item['name']} itself, which goes before {variable}"
+    return None
+
+
+def _wrong_source(target: Target, variable: str) -> str | None:
+    """Why the container, which has no entry for the variable, would not have it from the other map."""
+    ours = target.env_config_map
+    if not reads_whole(target.container, ours):
+        return (
+            f"takes {variable} from no ConfigMap and does not read {ours} whole, "
+            "so a limit would not reach it"
+        )
+    rival = None
+    for source in target.container["envFrom"]:  # of several with the same key, the kubelet takes the last
+        ref = source.get("configMapRef") or {}
+        prefix = source.get("prefix") or ""
+        if ref.get("name") == ours and not prefix:
+            rival = None
+        elif variable.startswith(prefix) and ref.get("name") != ours:
+            secret = source.get("secretRef") or {}
+            rival = f"ConfigMap {ref['name']}" if ref else f"Secret {secret.get('name')}"
+    return f"reads {rival} after {ours}, which could replace {variable}; read {ours} last" if rival else None

@@ -5,7 +5,6 @@ for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from loguru import logger
 
@@ -30,7 +29,6 @@ from controller.reservation.service import (
     GroupCaches,
     Reservations,
     Usage,
-    delete_reservation,
 )
 from controller.runtime import errors
 from controller.runtime.cache import Change, key_of
@@ -101,7 +99,7 @@ class GroupReconciler:
         """
         if self._usage.is_used(group) or not is_group(group):
             return Result()  # the bind that uses it has it looked at when it is done
-        async with self._usage.locks.hold(group, slot):
+        async with self._usage.locks.hold(group, slot.released):
             if self._usage.is_used(group):
                 return Result()
             requests = self._caches.requests.by_index(GROUP_INDEX, group)
@@ -115,7 +113,7 @@ class GroupReconciler:
                 await self._remove_rivals(group, reservations)
             elif reservations and not await self._is_needed(group, requests):
                 for pod in reservations:
-                    await delete_reservation(self._client, pod)
+                    await self._reservations.remove(pod)
         return Result()
 
     def _may_bind(self, item: Object) -> bool:
@@ -180,7 +178,7 @@ class GroupReconciler:
         kept = await self._reservations.find(group)
         for pod in alive:
             if kept is not None and pod["metadata"]["uid"] != kept["metadata"]["uid"]:
-                await delete_reservation(self._client, pod)
+                await self._reservations.remove(pod)
 
     async def _evict(self, group: str, users: Iterable[Object]) -> None:
         """Deletes pods that run on a GPU which nothing holds for them: it may be given to others (B-78)."""
@@ -188,12 +186,16 @@ class GroupReconciler:
             return  # what cannot be seen is not missing
         selector = {"labelSelector": f"{GROUP_LABEL}={group}"}
         page = await self._client.list_page(PODS, selector)
-        namespace = self._reservations.namespace
-        if any(pod["metadata"]["namespace"] == namespace for pod in page.get("items") or ()):
+        if any(self._is_reservation(pod) for pod in page.get("items") or ()):
             return
         for user in users:
             if (user.get("status") or {}).get("phase") == _RUNNING:
                 await self._evict_one(group, user)
+
+    def _is_reservation(self, pod: Object) -> bool:
+        """Whether a pod holds a GPU; one that a binder with other settings made elsewhere does, too."""
+        here = pod["metadata"]["namespace"] == self._reservations.namespace
+        return here or annotation(pod, GPU_INDEX) is not None
 
     async def _evict_one(self, group: str, user: Object) -> None:
         metadata = user["metadata"]
@@ -215,7 +217,7 @@ class GroupReconciler:
             "uid": metadata["uid"],
         }
         self._recorder.event(reference, "Warning", "ReservationLost", text)
-        logger.bind(pod=metadata["name"], group=group, at=datetime.now(UTC)).error(
+        logger.bind(pod=metadata["name"], group=group).error(
             "A running pod is deleted: its GPU is no longer reserved"
         )
         await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])

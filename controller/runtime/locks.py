@@ -1,14 +1,15 @@
 """Locks by key, for what must not happen twice at a time although its queue keys differ; and a signal."""
 
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Generic, TypeVar
 
 import anyio
 
-from controller.runtime.reconcile import Slot
-
 K = TypeVar("K", bound=Hashable)
+
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+"""Makes the block in which to wait, e.g. `Slot.released`."""
 
 
 class KeyedLock(Generic[K]):
@@ -21,13 +22,13 @@ class KeyedLock(Generic[K]):
         return len(self._locks)
 
     @asynccontextmanager
-    async def hold(self, key: K, slot: Slot | None = None) -> AsyncIterator[None]:
-        """Holds the key's lock for the block; waits for it with the worker's slot, if given, given back."""
+    async def hold(self, key: K, waiting: Waiting | None = None) -> AsyncIterator[None]:
+        """Holds the key's lock for the block; a wait for it happens inside of `waiting()`."""
         lock, users = self._locks.get(key, (anyio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
-            if slot is not None and lock.locked():
-                async with slot.released():
+            if waiting is not None and lock.locked():
+                async with waiting():
                     await lock.acquire()
             else:
                 await lock.acquire()

@@ -21,7 +21,13 @@ from typing import Any, Self
 
 from controlplane.build import Binaries, Progress, ensure_binaries, say
 from controlplane.client import JSON, Client, RequestError, answers
-from controlplane.flags import Layout, apiserver_flags, controller_manager_flags, etcd_flags
+from controlplane.flags import (
+    Layout,
+    apiserver_flags,
+    controller_manager_flags,
+    etcd_flags,
+    with_overrides,
+)
 from controlplane.pki import write_keys
 from controlplane.process import ControlPlaneError, Guard, Program, free_ports
 
@@ -265,15 +271,19 @@ class ControlPlane:
     def _add_programs(self, running: _Running) -> None:
         binaries, layout = running.binaries, running.layout
         audit_log = self.audit_log if self._audit else None
-        server_flags = apiserver_flags(layout, self._runtime_config, audit_log)
+        server_flags = with_overrides(
+            apiserver_flags(layout, self._runtime_config, audit_log), self._apiserver_flags
+        )
         commands: dict[str, list[str]] = {
             "etcd": [str(binaries.etcd), *etcd_flags(layout)],
-            "kube-apiserver": [str(binaries.kube_apiserver), *server_flags, *self._apiserver_flags],
+            "kube-apiserver": [str(binaries.kube_apiserver), *server_flags],
         }
         if self._with_controller_manager:
-            manager_flags = controller_manager_flags(layout, self.admin_kubeconfig)
+            manager_flags = with_overrides(
+                controller_manager_flags(layout, self.admin_kubeconfig), self._controller_manager_flags
+            )
             program = str(binaries.kube_controller_manager)
-            commands["kube-controller-manager"] = [program, *manager_flags, *self._controller_manager_flags]
+            commands["kube-controller-manager"] = [program, *manager_flags]
         self.audit_log.unlink(missing_ok=True)
         for name, command in commands.items():
             log = self.directory / f"{name}.log"

@@ -5,7 +5,7 @@ Pure; called by ``ControlPlane`` only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,3 +121,9 @@ def controller_manager_flags(layout: Layout, kubeconfig: Path) -> list[str]:
         f"--flex-volume-plugin-dir={layout.data / 'flexvolume'}",
         "--profiling=false",
     ]
+
+
+def with_overrides(flags: Sequence[str], more: Sequence[str]) -> list[str]:
+    """The flags, less those that are given again in `more`: some add up instead of the last one winning."""
+    given = {flag.partition("=")[0] for flag in more}
+    return [*(flag for flag in flags if flag.partition("=")[0] not in given), *more]

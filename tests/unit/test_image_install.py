@@ -87,7 +87,7 @@ def test_exactly_the_locked_versions_are_there(installed: Path, tmp_path: Path) 
 
 def test_no_dependency_is_missing(installed: Path, tmp_path: Path) -> None:
     # kr8s is imported late, when a client is made: --help alone would not miss it.
-    python(installed, tmp_path, "-c", "import kr8s, httpx_aiohttp, orjson, prometheus_client")
+    python(installed, tmp_path, "-c", "import kr8s, aiohttp, orjson, prometheus_client")
 
 
 def test_the_final_stage_only_takes_that_environment() -> None:

@@ -318,7 +318,7 @@ async def test_who_waits_for_a_keyed_lock_gives_back_its_slot() -> None:
     async def work(key: str, slot: Slot) -> Result:
         if key == "free":
             return Result()
-        async with lock.hold("shared", slot), slot.released():
+        async with lock.hold("shared", slot.released), slot.released():
             await anyio.sleep(10)
         return Result()
 

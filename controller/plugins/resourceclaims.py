@@ -1,0 +1,247 @@
+"""What a ResourceClaim says, and what is to be written into it. Pure; used by dynamicresources.
+
+The objects are those of resource.k8s.io/v1. The older versions differ, as far as they are read or written
+here, only in the shape of a device request, see `device_requests`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.api import Reason
+from controller.outcome import Failed
+from controller.runtime.client import Object
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Keeps an allocated claim from going while somebody may use its devices."""
+
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation, `true` on the claim that stands for a pod's extended resources."""
+
+RESERVED_FOR_LIMIT = 256
+"""So many pods may share a claim; the API server refuses more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """A claim that a pod uses.
+
+    Attributes:
+        entry: Its name in pod.spec.resourceClaims.
+        name: Of the ResourceClaim.
+        from_template: Whether it was made for this pod alone.
+    """
+
+    entry: str
+    name: str
+    from_template: bool
+
+
+def pod_claims(pod: Object) -> tuple[list[PodClaim], list[str]]:
+    """The claims that a pod uses.
+
+    Returns:
+        The claims; and the entries of pod.spec.resourceClaims whose claim has not been made yet. An entry for
+        which Kubernetes has found that no claim is needed is in neither.
+    """
+    made = {
+        item["name"]: item.get("resourceClaimName")
+        for item in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    claims, missing = [], []
+    for item in pod["spec"].get("resourceClaims") or ():
+        entry = item["name"]
+        if item.get("resourceClaimName"):
+            claims.append(PodClaim(entry, item["resourceClaimName"], from_template=False))
+        elif entry not in made:
+            missing.append(entry)
+        elif made[entry]:
+            claims.append(PodClaim(entry, made[entry], from_template=True))
+    return claims, missing
+
+
+def full_name(claim: Object) -> str:
+    """Namespace and name, for messages."""
+    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+
+
+def controller_uid(claim: Object) -> str | None:
+    """The uid of the pod that a claim was made for; None if it belongs to no pod."""
+    for owner in claim["metadata"].get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("kind") == "Pod" and owner.get("apiVersion") == "v1":
+            return str(owner["uid"])
+    return None
+
+
+def unusable(claim: Object, pod: Object, *, from_template: bool) -> Failed | None:
+    """Why this pod must not use this claim, whatever its devices are; None if it may."""
+    name, owner = full_name(claim), controller_uid(claim)
+    pod_name, pod_uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    if claim["metadata"].get("deletionTimestamp"):
+        return Failed(Reason.CLAIM_TERMINATING, f"claim {name} is being deleted")
+    if owner not in (None, pod_uid):
+        text = (
+            f"claim {name} was made for the pod with uid {owner}, not for pod {pod_name} with uid {pod_uid}"
+        )
+        return Failed(Reason.CLAIM_NOT_OWNED, text)
+    if from_template and owner is None:
+        text = f"claim {name} should come from a template of pod {pod_name}, but that pod is not its owner"
+        return Failed(Reason.CLAIM_NOT_OWNED, text)
+    return None
+
+
+def allocation_of(claim: Object) -> Object | None:
+    """The devices that a claim has, if any."""
+    allocation: Object | None = (claim.get("status") or {}).get("allocation")
+    return allocation
+
+
+def reserved_for(claim: Object) -> list[Object]:
+    """Who may use a claim."""
+    return list((claim.get("status") or {}).get("reservedFor") or ())
+
+
+def is_reserved(claim: Object, uid: str) -> bool:
+    """Whether the claim is reserved for the pod with this uid."""
+    return any(item.get("uid") == uid for item in reserved_for(claim))
+
+
+def with_pod(reserved: Sequence[Object], pod: Object) -> list[Object]:
+    """The list with the pod in it, once; fields as kube-scheduler writes them."""
+    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    if any(item.get("uid") == uid for item in reserved):
+        return list(reserved)
+    return [*reserved, {"resource": "pods", "name": name, "uid": uid}]
+
+
+def without_pod(reserved: Iterable[Object], uid: str) -> list[Object]:
+    """The list without the pod."""
+    return [item for item in reserved if item.get("uid") != uid]
+
+
+def results(allocation: Object) -> list[Object]:
+    """The devices of an allocation, each with the request that it satisfies."""
+    return list((allocation.get("devices") or {}).get("results") or ())
+
+
+def same_devices(one: Object, other: Object) -> bool:
+    """Whether two allocations give the same devices to the same requests.
+
+    The rest is not compared: the server drops fields of features that are off, adds defaults and times, and
+    whether the node is right is asked apart.
+    """
+    return _identities(one) == _identities(other)
+
+
+def _identities(allocation: Object) -> list[tuple[str, ...]]:
+    names = ("request", "driver", "pool", "device", "shareID")
+    return sorted(tuple(str(item.get(name) or "") for name in names) for item in results(allocation))
+
+
+def devices(allocation: Object) -> str:
+    """The devices, for messages."""
+    texts = [f"{item['device']} of {item['driver']} (pool {item['pool']})" for item in results(allocation)]
+    return ", ".join(texts) or "no device"
+
+
+def users(claim: Object) -> str:
+    """Who a claim is reserved for, for messages."""
+    names = [str(item.get("name")) for item in reserved_for(claim)]
+    if not names:
+        return "nobody"
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def device_requests(requests: Iterable[Object], version: str) -> list[Object]:
+    """Device requests of v1 in the shape of another version: v1beta1 has no `exactly` around the fields."""
+    if version != "v1beta1":
+        return list(requests)
+    flat = []
+    for request in requests:
+        rest = {name: value for name, value in request.items() if name != "exactly"}
+        flat.append({**rest, **(request.get("exactly") or {})})
+    return flat
+
+
+def covers(present: Any, wanted: Any) -> bool:  # noqa: ANN401 -- any JSON
+    """Whether `present` says all that `wanted` says; the server adds defaults to what was written."""
+    if isinstance(wanted, dict):
+        return isinstance(present, dict) and all(
+            covers(present.get(name), value) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(present, list) and len(present) == len(wanted) and all(map(covers, present, wanted))
+    return bool(present == wanted)
+
+
+def extended_claim(pod: Object, requests: Sequence[Object], version: str) -> Object:
+    """The claim to be made for a pod's extended resources (B-65)."""
+    metadata = pod["metadata"]
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "generateName": f"{metadata['name']}-extended-resources-",
+            "namespace": metadata["namespace"],
+            "annotations": {EXTENDED: "true"},
+            "finalizers": [FINALIZER],
+            "ownerReferences": [owner],
+        },
+        "spec": {"devices": {"requests": device_requests(requests, version)}},
+    }
+
+
+def is_extended_claim_of(claim: Object, pod_uid: str) -> bool:
+    """Whether a claim stands for the extended resources of this very pod."""
+    annotations = claim["metadata"].get("annotations") or {}
+    return annotations.get(EXTENDED) == "true" and controller_uid(claim) == pod_uid
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether devices that need preparing before a bind are prepared.
+
+    Attributes:
+        waits_for: What is still to come, for messages; empty if nothing is.
+        failure: Why it will not come; empty unless a driver said so.
+    """
+
+    waits_for: str = ""
+    failure: str = ""
+
+
+def readiness(claim: Object) -> Readiness:
+    """Compares the binding conditions of a claim's devices with what their drivers have reported."""
+    waits_for = ""
+    for result in results(allocation_of(claim) or {}):
+        awaited = result.get("bindingConditions") or ()
+        if not awaited:
+            continue
+        said = _device_conditions(claim, result)
+        device = f"device {result['device']} of claim {full_name(claim)}"
+        for type_ in result.get("bindingFailureConditions") or ():
+            condition = said.get(type_) or {}
+            if condition.get("status") == "True":
+                text = f"{device} cannot be used: {type_}, {condition.get('message') or 'no message'}"
+                return Readiness(failure=text)
+        lacking = [type_ for type_ in awaited if (said.get(type_) or {}).get("status") != "True"]
+        if lacking:
+            waits_for = f"{device} to be {', '.join(lacking)}"
+    return Readiness(waits_for)
+
+
+def _device_conditions(claim: Object, result: Object) -> dict[str, Object]:
+    """What the driver has reported of one device, by the conditions' types."""
+    for device in (claim.get("status") or {}).get("devices") or ():
+        if all(device.get(name) == result.get(name) for name in ("driver", "pool", "device", "shareID")):
+            return {item["type"]: item for item in device.get("conditions") or ()}
+    return {}

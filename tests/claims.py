@@ -1,0 +1,145 @@
+"""Resource claims on a real control plane, as users, drivers and other schedulers write them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from controlplane import ControlPlane
+
+from controller.runtime.client import Object
+from tests.cluster import MERGE, Cluster, prepared_plane
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+DRIVER = "gpu.example.com"
+GPU = "example.com/gpu"
+LIMIT = 256
+
+
+class Claims:
+    """Makes claims and reads what became of them."""
+
+    def __init__(self, cluster: Cluster, version: str = "v1") -> None:
+        self.cluster = cluster
+        self._plane = cluster.plane
+        self.version = f"resource.k8s.io/{version}"
+        self.path = f"/apis/{self.version}/namespaces/{cluster.namespace}/resourceclaims"
+        self.templates = self.path.replace("resourceclaims", "resourceclaimtemplates")
+
+    def make(self, name: str, **metadata: object) -> Object:
+        """A claim for one GPU, as a user writes it."""
+        body = {"metadata": {"name": name, **metadata}, "spec": self.spec()}
+        return self._plane.request("POST", self.path, body)
+
+    def spec(self) -> Object:
+        """For one GPU."""
+        wanted = {"deviceClassName": DRIVER}
+        request = wanted if self.version.endswith("/v1beta1") else {"exactly": wanted}
+        return {"devices": {"requests": [{"name": "gpu", **request}]}}
+
+    def make_template(self, name: str) -> None:
+        """A template for claims of one GPU."""
+        self._plane.request(
+            "POST", self.templates, {"metadata": {"name": name}, "spec": {"spec": self.spec()}}
+        )
+
+    def get(self, name: str) -> Object:
+        return self._plane.request("GET", f"{self.path}/{name}")
+
+    def all(self) -> list[Object]:
+        return list(self._plane.request("GET", self.path)["items"])
+
+    def status(self, name: str) -> Object:
+        return dict(self.get(name).get("status") or {})
+
+    def users(self, name: str) -> list[str]:
+        """The pods that a claim is reserved for."""
+        return [item["name"] for item in self.status(name).get("reservedFor") or ()]
+
+    def patch_status(self, name: str, status: Object) -> Object:
+        return self._plane.request("PATCH", f"{self.path}/{name}/status", {"status": status}, MERGE)
+
+    def patch(self, name: str, delta: Object) -> Object:
+        return self._plane.request("PATCH", f"{self.path}/{name}", delta, MERGE)
+
+    def delete(self, name: str) -> None:
+        self._plane.request("DELETE", f"{self.path}/{name}")
+
+    def exists(self, name: str) -> bool:
+        return name in [claim["metadata"]["name"] for claim in self.all()]
+
+    def protected(self, name: str) -> bool:
+        """Whether it has the finalizer of allocated claims."""
+        return FINALIZER in (self.get(name)["metadata"].get("finalizers") or ())
+
+    def give(self, name: str, allocation: Object, users: Sequence[Object] = ()) -> Object:
+        """Allocates a claim as another scheduler would, for these pods."""
+        finalizers = self.get(name)["metadata"].get("finalizers") or []
+        self.patch(name, {"metadata": {"finalizers": sorted({*finalizers, FINALIZER})}})
+        return self.patch_status(name, {"allocation": allocation, "reservedFor": list(users) or None})
+
+    def assert_free(self, name: str) -> None:
+        """Nothing is left of a bind that failed."""
+        claim = self.get(name)
+        assert not claim.get("status"), claim["status"]
+        assert not claim["metadata"].get("finalizers")
+
+
+@contextmanager
+def plane_serving(directory: Path, *versions: str) -> Iterator[ControlPlane]:
+    """A control plane with these versions of resource.k8s.io only, perhaps none.
+
+    The Node authorizer is off, because the server is not ready before that has listed v1 of ResourceSlices;
+    and so is the controller manager, which knows v1 only.
+    """
+    config = {f"resource.k8s.io/{version}": "true" for version in versions}
+    with prepared_plane(
+        directory,
+        runtime_config={"resource.k8s.io/v1": "false", **config},
+        apiserver_flags=("--authorization-mode=RBAC",),
+        controller_manager=False,
+    ) as plane:
+        yield plane
+
+
+def allocation(node: str, device: str = "gpu-0", *, request: str = "gpu", **more: object) -> Object:
+    """One device that only one node can use, as KAI's scheduler writes it."""
+    result = {"device": device, "driver": DRIVER, "pool": node, "request": request, **more}
+    return {"devices": {"results": [result]}, "nodeSelector": only_on(node)}
+
+
+def only_on(node: str) -> Object:
+    """The node selector of a device that belongs to a node."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {"nodeSelectorTerms": [{"matchFields": [field]}]}
+
+
+def brings(entry: str, devices: Object) -> list[Object]:
+    """The resourceClaimAllocations of a request for one claim."""
+    return [{"name": entry, "allocation": devices}]
+
+
+def extended(node: str, device: str = "gpu-0") -> Object:
+    """The extendedResourceClaimAllocation of a request for one GPU, as KAI's scheduler writes it."""
+    name = "container-0-request-0"
+    exactly = {"allocationMode": "ExactCount", "count": 1, "deviceClassName": DRIVER}
+    return {
+        "allocation": allocation(node, device, request=name),
+        "deviceRequests": [{"name": name, "exactly": exactly}],
+        "containerMappings": [{"containerName": "main", "requestName": name, "resourceName": GPU}],
+    }
+
+
+def user(pod: Object) -> Object:
+    """A pod as a claim's reservedFor names it."""
+    return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+
+
+def uses(**claims: str) -> list[Object]:
+    """The resourceClaims of a pod: entry and claim."""
+    return [{"name": entry, "resourceClaimName": name} for entry, name in claims.items()]
+
+
+def from_template(**templates: str) -> list[Object]:
+    """The same for templates."""
+    return [{"name": entry, "resourceClaimTemplateName": name} for entry, name in templates.items()]

@@ -1,0 +1,874 @@
+"""The GPU memory limit: how much it is, to the MiB, and whether the container would read it.
+
+All expected numbers were worked out by hand from the exact decimals.
+"""
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import cast
+
+import anyio
+import pytest
+
+from controller.api import BindRequest
+from controller.plugins.base import BindContext, Failed, Ready
+from controller.plugins.gpusharing import GPUSharing
+from controller.plugins.memorylimit import Arguments, GPUMemoryLimit, Limit, limit_of
+from controller.plugins.registry import BUILT_IN, PluginConfig, PluginConfigError, resolve
+from controller.runtime.client import Client, Object
+
+VARIABLE = "CUDA_DEVICE_MEMORY_LIMIT"
+MAP = "p-a1b2c3d-shared-gpu-0"
+NO_CLIENT = cast(Client, None)  # nothing here sends a request
+LONG = "0." + "3" * 64
+
+
+def ascii_of(value: str) -> str:
+    """A name for a case that may be very long."""
+    return ascii(value[:40])
+
+
+def entry(variable: str = VARIABLE, config_map: str = MAP, key: str = "") -> Object:
+    """A variable as KAI's admission webhook adds it."""
+    reference = {"name": config_map, "key": key or variable, "optional": True}
+    return {"name": variable, "valueFrom": {"configMapKeyRef": reference}}
+
+
+def whole(config_map: str = f"{MAP}-evar", **fields: str) -> Object:
+    return {"configMapRef": {"name": config_map, "optional": False}, **fields}
+
+
+def container(name: str = "main", env: tuple[Object, ...] = (), env_from: tuple[Object, ...] = ()) -> Object:
+    return {"name": name, "env": list(env), "envFrom": list(env_from)}
+
+
+def pod(annotations: dict[str, str] | None = None, **spec: object) -> Object:
+    metadata = {
+        "name": "p",
+        "namespace": "team",
+        "uid": "1",
+        "annotations": {"runai/shared-gpu-configmap": "p-a1b2c3d-shared-gpu", **(annotations or {})},
+    }
+    return {"metadata": metadata, "spec": {"containers": [container(env=(entry(),))], **spec}}
+
+
+def context(
+    pod_: Object | None = None,
+    *,
+    portion: str | None = "0.50",
+    label: str | None = "15360",
+    groups: tuple[str, ...] = ("g",),
+    resource_type: str = "Fraction",
+) -> BindContext:
+    request = BindRequest(
+        namespace="team",
+        name="p",
+        uid="2",
+        owner_uid="1",
+        pod_name="p",
+        node_name="n",
+        resource_type=resource_type,
+        gpu_portion=portion,
+        gpu_groups=groups,
+    )
+    labels = {} if label is None else {"nvidia.com/gpu.memory": label}
+    node: Object = {"metadata": {"name": "n", "labels": labels}}
+
+    def waiting(_what: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    return BindContext(
+        request=request, pod=pod_ or pod(), node=node, gpu_ids=(), waiting=waiting, container_env={}
+    )
+
+
+def asked(
+    memory: str | None = None,
+    *,
+    fraction: str | None = None,
+    portion: str | None = "0.50",
+    label: str | None = "15360",
+    fallback: int | None = None,
+) -> Limit | Failed:
+    """The limit for a pod with these annotations on a node with this label."""
+    given = {"gpu-memory": memory, "gpu-fraction": fraction}
+    annotations = {name: value for name, value in given.items() if value is not None}
+    return limit_of(context(pod(annotations), portion=portion, label=label), fallback)
+
+
+def mib(outcome: Limit | Failed) -> int:
+    assert isinstance(outcome, Limit), outcome
+    return outcome.mib
+
+
+def refused(outcome: Limit | Failed, reason: str, *, retry: bool = False) -> str:
+    """The message of a failure of this reason."""
+    assert isinstance(outcome, Failed), outcome
+    assert (outcome.reason, outcome.retry) == (reason, retry)
+    return outcome.message
+
+
+def plugin(**arguments: str) -> GPUMemoryLimit:
+    return GPUMemoryLimit(NO_CLIENT, Arguments.model_validate(arguments))
+
+
+def prepared(given: BindContext, **arguments: str) -> Failed | None:
+    return anyio.run(plugin(**arguments).prepare, given)
+
+
+def undelivered(given: BindContext, **arguments: str) -> str:
+    """Why the limit would not reach the container."""
+    failure = prepared(given, **arguments)
+    assert failure is not None
+    assert (failure.reason, failure.retry) == ("LimitNotDelivered", False)
+    assert given.container_env == {}
+    return failure.message
+
+
+# A share of the card
+
+
+@pytest.mark.parametrize(
+    ("label", "portion", "expected"),
+    [
+        ("15360", "0.50", 7680),
+        ("15360", "0.33", 5068),  # 5068.8
+        ("15360", "0.07", 1075),  # 1075.2
+        ("46068", "0.50", 23034),
+        ("46068", "0.33", 15202),  # 15202.44
+        ("46068", "0.07", 3224),  # 3224.76
+        ("15109", "0.50", 7554),  # 7554.5
+        ("15109", "0.33", 4985),  # 4985.97
+        ("15109", "0.07", 1057),  # 1057.63
+        ("81559", "0.50", 40779),  # 40779.5
+        ("81559", "0.33", 26914),  # 26914.47
+        ("81559", "0.07", 5709),  # 5709.13
+        ("24258", "0.50", 12129),
+        ("24258", "0.33", 8005),  # 8005.14
+        ("24258", "0.07", 1698),  # 1698.06
+        ("81920", "0.50", 40960),
+        ("81920", "0.33", 27033),  # 27033.6
+        ("81920", "0.07", 5734),  # 5734.4
+        ("24300", "0.29", 7047),  # binary floating point makes 7046.999… of it
+        ("100", "0.29", 29),  # likewise 28.999…
+        ("15360", "1.00", 15360),
+        ("15360", "1", 15360),
+        ("15360", "0.01", 153),  # 153.6
+        ("15360", "0.5", 7680),
+        ("15360", "00.50", 7680),
+        ("15360", "0.500000", 7680),
+        ("15360", "0.00007", 1),  # 1.0752
+        ("1", "1.00", 1),
+    ],
+)
+def test_a_portion_of_the_card_is_rounded_down(label: str, portion: str, expected: int) -> None:
+    assert mib(asked(portion=portion, label=label)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fraction", "portion", "label", "expected"),
+    [
+        ("0.333", "0.33", "15360", 5114),  # 5114.88
+        ("0.3333333333333333", "0.33", "15360", 5119),  # 5119.999…
+        ("0.5", "0.50", "46068", 23034),
+        ("0.07", "0.07", "24258", 1698),
+        ("0.001", "0.00", "81920", 81),  # 81.92
+        ("0.004", "0.00", "15360", 61),  # 61.44
+        ("0.996", "1.00", "15360", 15298),  # 15298.56
+        ("0.996", "1", "15360", 15298),
+        ("0.335", "0.33", "15360", 5145),  # 5145.6; halves are rounded either way, by the binary digits
+        ("0.335", "0.34", "15360", 5145),
+        ("0.125", "0.12", "15360", 1920),
+        ("0.125", "0.13", "15360", 1920),
+        ("1", "1.00", "15360", 15360),
+        ("0.50", "0.5", "15360", 7680),
+        (LONG, "0.33", "15360", 5119),
+        ("0." + "9" * 40, "1.00", "15360", 15359),  # not rounded up to the whole card on the way
+        ("0.335" + "0" * 40 + "1", "0.33", "15360", 5068),  # a hair too far from 0.33
+    ],
+)
+def test_the_pods_own_fraction_is_taken_if_the_portion_was_rounded_from_it(
+    fraction: str, portion: str, label: str, expected: int
+) -> None:
+    assert mib(asked(fraction=fraction, portion=portion, label=label)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fraction", "portion", "expected"),
+    [
+        ("0.9", "0.33", 5068),  # raised after the scheduler looked
+        ("0.1", "0.33", 5068),
+        ("0.336", "0.33", 5068),
+        ("0.324", "0.33", 5068),
+        ("0.126", "0.12", 1843),  # 1843.2
+        ("1.004", "1.00", 15360),
+        ("2", "0.50", 7680),
+        ("1e99", "0.50", 7680),
+        ("0", "0.50", 7680),
+        ("0.333", "0.330", 5068),  # three decimals are not the scheduler's: nothing was rounded
+        ("0.333", "0.3330001", 5114),  # 5114.881536
+    ],
+)
+def test_a_fraction_that_does_not_round_to_the_portion_is_not_believed(
+    fraction: str, portion: str, expected: int
+) -> None:
+    limit = asked(fraction=fraction, portion=portion)
+    assert mib(limit) == expected
+    assert isinstance(limit, Limit)
+    assert limit.source == f"{portion} of the card, from the request's portion"
+
+
+@pytest.mark.parametrize(
+    "fraction", [".5", "+0.5", "+.5", "0.", "5e-1", "5E-1", "50e-2", ".05e1", "0.05e+1", "00.5", "5.e-1"]
+)
+def test_a_fraction_is_read_as_kai_reads_it(fraction: str) -> None:
+    # Its webhook takes these (Go's ParseFloat), so such pods arrive here.
+    assert mib(asked(fraction=fraction)) == 7680
+
+
+@pytest.mark.parametrize(
+    "fraction",
+    [
+        *("", " ", "half", "0.5 ", " 0.5", "0.5\n", "0,5", "0_5", "50%", "500m", "1/2", "0x0.8p0", "0x1p-1"),
+        *("NaN", "nan", "inf", "-inf", "Infinity", "-0.5", "--0.5", "+-0.5", "0.5.0", ".", "+", "e1", ".e1"),
+        *(
+            "1e",
+            "1e1000",
+            "1e-9999",
+            "\u0660.\u0665",
+            "\uff10.\uff15",
+            "0.5\u00b2",
+            "0." + "5" * 65,
+            "5" * 65,
+            "0" * 50_000,
+        ),
+    ],
+    ids=ascii_of,
+)
+@pytest.mark.parametrize("portion", ["0.50", "0.00"])
+def test_a_fraction_that_is_no_number_fails_even_if_the_portion_is_good(fraction: str, portion: str) -> None:
+    message = refused(asked(fraction=fraction, portion=portion), "InvalidPortion")
+    shown = repr(fraction[:64])[1:-1]
+    assert message.startswith(f"annotation gpu-fraction of pod team/p is '{shown}")
+    assert message.endswith("; it must be a decimal number such as 0.5")
+    assert len(message) < 300
+
+
+BAD_PORTIONS = (
+    *("NaN", "nan", "sNaN", "inf", "-inf", "Infinity", "-0.5", "+0.5", " 0.5 ", "0.5\n", "0_5", "0,5"),
+    *(
+        "50%",
+        "500m",
+        "\u0660.\u0665",
+        "\uff10.\uff15",
+        "0\uff0e5",
+        "",
+        " ",
+        "1e-1",
+        "1E-1",
+        "5e-1",
+        ".5",
+        "5.",
+        "0.5.0",
+        "0x1p-1",
+    ),
+    *("\u00bd", "0.5\u00b2", "half", "None", "null", "0." + "5" * 65, "5" * 65, "0" * 50_000, "0.5\x00"),
+)
+
+
+@pytest.mark.parametrize("portion", BAD_PORTIONS, ids=ascii_of)
+@pytest.mark.parametrize("fraction", [None, "0.5"])
+def test_a_portion_that_is_no_decimal_number_fails(portion: str, fraction: str | None) -> None:
+    message = refused(asked(portion=portion, fraction=fraction), "InvalidPortion")
+    shown = repr(portion[:64])[1:-1]
+    assert message.startswith(f"spec.receivedGPU.portion is '{shown}")
+    assert message.endswith("; it must be a decimal number such as 0.50")
+    assert len(message) < 300
+
+
+def test_a_portion_that_is_missing() -> None:
+    assert refused(asked(portion=None), "InvalidPortion") == (
+        "spec.receivedGPU.portion is missing; it must be a decimal number such as 0.50"
+    )
+
+
+@pytest.mark.parametrize("portion", ["0", "0.0", "0.00", "00", "1.01", "1.5", "2", "100", "9" * 64])
+@pytest.mark.parametrize("fraction", [None, "0.5", "0"])
+def test_a_portion_out_of_range_fails(portion: str, fraction: str | None) -> None:
+    message = refused(asked(portion=portion, fraction=fraction), "InvalidPortion")
+    assert (
+        message == f"spec.receivedGPU.portion is {portion!r}; a share of a GPU is more than 0 and at most 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fraction", "portion", "label", "share"),
+    [
+        (None, "0.00006", "15360", "0.00006"),  # 0.9216
+        (None, "0.01", "99", "0.01"),  # 0.99
+        ("0.00001", "0.00", "81920", "0.00001"),  # 0.8192
+        ("1e-999", "0.00", "81920", "1E-999"),
+    ],
+)
+def test_less_than_one_mib_fails(fraction: str | None, portion: str, label: str, share: str) -> None:
+    message = refused(asked(fraction=fraction, portion=portion, label=label), "MemoryTooSmall")
+    assert message.startswith("the limit for pod team/p on node n is less than 1 MiB: ")
+    assert f"{share} of the card" in message
+    assert f"{label} MiB" in message
+
+
+# An amount of memory
+
+
+@pytest.mark.parametrize(
+    ("memory", "portion", "label", "expected"),
+    [
+        ("4096", "0.27", "15360", 4096),  # not 4147, which 0.27 would give
+        ("2000", "0.14", "15360", 2000),
+        ("300", "0.00", "81920", 300),
+        ("15360", "1.00", "15360", 15360),
+        ("1", "0.01", "15360", 1),
+        ("345", "0.03", "15360", 345),
+        ("04096", "0.27", "15360", 4096),
+        ("4096", "0.27", "16106127360", 4096),
+    ],
+)
+def test_memory_that_is_asked_for_is_the_limit(memory: str, portion: str, label: str, expected: int) -> None:
+    assert mib(asked(memory, portion=portion, label=label)) == expected
+
+
+def test_memory_goes_before_a_fraction() -> None:
+    assert mib(asked("4096", fraction="0.5", portion="0.50")) == 4096
+
+
+BAD_MEMORY = (
+    *("4Gi", "16Gi", "8000Mi", "2000mb", "4096M", "4096 MiB", "-1", "-4096", "+4096", "1e3", "4096.5"),
+    *("4096.0", "", " ", "0", "00", " 4096", "4096 ", "4096\n", "4_096", "4,096", "0x1000", "NaN", "inf"),
+    *(
+        "\u0664\u0660\u0669\u0666",
+        "\uff14\uff10\uff19\uff16",
+        "\u00b2",
+        "half",
+        "9" * 19,
+        "9" * 5000,
+        "1" * 50_000,
+    ),
+)
+
+
+@pytest.mark.parametrize("memory", BAD_MEMORY, ids=ascii_of)
+def test_memory_that_is_no_number_of_mib_fails(memory: str) -> None:
+    message = refused(asked(memory), "InvalidGPUMemory")
+    shown = repr(memory[:64])[1:-1]
+    assert message.startswith(f"annotation gpu-memory of pod team/p is '{shown}")
+    assert message.endswith("; it must be a whole number of MiB, such as 4096")
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize("memory", ["15361", "20000", "1048576", "9" * 18])
+def test_more_memory_than_the_card_has_fails(memory: str) -> None:
+    message = refused(asked(memory), "MemoryExceedsCard")
+    assert message == (
+        f"annotation gpu-memory of pod team/p asks for {memory} MiB, more than a GPU of node n has: "
+        "the card has 15360 MiB by its label"
+    )
+
+
+# The card
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("1048575", 1048575),
+        ("1048576", 1),  # from here on it is bytes
+        ("2097151", 1),
+        ("2097152", 2),
+        ("17179869184", 16384),
+        ("16106127360", 15360),
+        ("16106127361", 15360),
+        ("999999999999999999", 953674316406),
+    ],
+)
+def test_a_large_label_is_in_bytes(label: str, expected: int) -> None:
+    limit = asked(portion="1.00", label=label)
+    assert mib(limit) == expected
+    assert isinstance(limit, Limit)
+    unit = "" if label == "1048575" else f" ({label} bytes)"
+    assert limit.card == f"the card has {expected} MiB by its label{unit}"
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        *("", " ", "0", "00", "-1", "-15360", "+15360", "8000Mi", "16Gi", "15360.0", "15360.5", "1e4"),
+        *("15_360", "15,360", " 15360", "15360 ", "15360\n", "0x3c00", "NaN", "inf", "N/A", "unknown"),
+        *(
+            "\u0661\u0665\u0663\u0666\u0660",
+            "\uff11\uff15\uff13\uff16\uff10",
+            "9" * 19,
+            "9" * 63,
+            "[N/A]",
+            "15360m",
+        ),
+    ],
+)
+@pytest.mark.parametrize("memory", [None, "4096"])
+@pytest.mark.parametrize("fallback", [None, 15360])
+def test_a_label_that_is_no_number_fails(label: str, memory: str | None, fallback: int | None) -> None:
+    # The fallback is for nodes without the label: one that is there and wrong is somebody's mistake. Somebody
+    # may mend it, so the request is tried again.
+    message = refused(asked(memory, label=label, fallback=fallback), "InvalidNodeMemory", retry=True)
+    assert message == (
+        f"label nvidia.com/gpu.memory of node n is {label!r}; it must be a whole number of MiB"
+    )
+
+
+@pytest.mark.parametrize("memory", [None, "4096"])
+def test_a_node_without_the_label_fails(memory: str | None) -> None:
+    message = refused(asked(memory, label=None), "MemoryUnknown", retry=True)
+    assert message == (
+        "node n has no label nvidia.com/gpu.memory, and the argument fallbackMemoryMiB is not set"
+    )
+
+
+def test_a_node_without_any_label_fails() -> None:
+    given = context()
+    given.node["metadata"]["labels"] = None
+    refused(limit_of(given, None), "MemoryUnknown", retry=True)
+
+
+def test_the_fallback_is_the_card_of_a_node_without_the_label() -> None:
+    assert mib(asked(label=None, fallback=124610)) == 62305
+    assert mib(asked("4096", label=None, fallback=124610)) == 4096
+    message = refused(asked("124611", label=None, fallback=124610), "MemoryExceedsCard")
+    assert "asks for 124611 MiB" in message
+    assert message.endswith("the card is taken to have 124610 MiB, by fallbackMemoryMiB")
+
+
+def test_the_label_goes_before_the_fallback() -> None:
+    assert mib(asked(label="15360", fallback=124610)) == 7680
+
+
+def test_several_devices_have_the_limit_each() -> None:
+    two = context(pod({"gpu-memory": "2000", "gpu-fraction-num-devices": "2"}), groups=("g", "h"))
+    assert mib(limit_of(two, None)) == 2000
+    half = context(pod({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}), groups=("g", "h"))
+    assert mib(limit_of(half, None)) == 7680
+    excess = context(pod({"gpu-memory": "15361", "gpu-fraction-num-devices": "2"}), groups=("g", "h"))
+    refused(limit_of(excess, None), "MemoryExceedsCard")
+
+
+# What is said of it
+
+
+def test_the_message_has_the_limit_and_where_it_comes_from() -> None:
+    assert str(asked("4096")) == "4096 MiB, from gpu-memory; the card has 15360 MiB by its label"
+    assert str(asked(fraction="0.333", portion="0.33")) == (
+        "5114 MiB, 0.333 of the card, from gpu-fraction; the card has 15360 MiB by its label"
+    )
+    assert str(asked(label="17179869184")) == (
+        "8192 MiB, 0.50 of the card, from the request's portion; "
+        "the card has 16384 MiB by its label (17179869184 bytes)"
+    )
+    assert str(asked(label=None, fallback=124610)) == (
+        "62305 MiB, 0.50 of the card, from the request's portion; "
+        "the card is taken to have 124610 MiB, by fallbackMemoryMiB"
+    )
+
+
+@pytest.mark.parametrize(("memory", "warned"), [("1", True), ("344", True), ("345", True), ("346", False)])
+def test_a_limit_at_which_cuda_does_not_start_is_warned_of(memory: str, warned: bool) -> None:
+    warning = ". Warning: CUDA does not start with 345 MiB or less"
+    assert str(asked(memory)).endswith(warning) is warned
+    assert mib(asked(memory)) == int(memory)
+
+
+# Delivery
+
+
+def test_the_limit_is_handed_to_gpusharing_and_told() -> None:
+    given = context(pod({"gpu-fraction": "0.5"}))
+    assert prepared(given) is None
+    assert given.container_env == {VARIABLE: "7680m"}
+    assert anyio.run(plugin().pre_bind, given) == Ready(
+        "7680 MiB, 0.5 of the card, from gpu-fraction; the card has 15360 MiB by its label"
+    )
+
+
+def test_it_is_not_called_delivered_unless_it_was_handed_over() -> None:
+    outcome = anyio.run(plugin().pre_bind, context())
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == "LimitNotDelivered"
+    assert VARIABLE in outcome.message
+
+
+def test_a_limit_that_failed_is_not_handed_over() -> None:
+    for given in (context(label=None), context(portion="0"), context(pod({"gpu-memory": "4Gi"}))):
+        assert isinstance(prepared(given), Failed)
+        assert given.container_env == {}
+
+
+@pytest.mark.parametrize(
+    ("memory", "format_", "expected"),
+    [
+        ("4096", "mebibytes", "4096m"),
+        ("4096", "bytes", "4294967296"),
+        ("1", "mebibytes", "1m"),
+        ("1", "bytes", "1048576"),
+        ("15360", "bytes", "16106127360"),
+    ],
+)
+def test_formats(memory: str, format_: str, expected: str) -> None:
+    given = context(pod({"gpu-memory": memory}))
+    assert prepared(given, format=format_) is None
+    assert given.container_env == {VARIABLE: expected}
+
+
+def test_another_variable() -> None:
+    main = container(env=(entry("GPU_MEMORY_LIMIT"),))
+    given = context(pod(containers=[main]))
+    assert prepared(given, variable="GPU_MEMORY_LIMIT", format="bytes") is None
+    assert given.container_env == {"GPU_MEMORY_LIMIT": "8053063680"}
+
+
+def test_a_variable_that_the_webhook_does_not_know_goes_through_the_map_that_is_read_whole() -> None:
+    main = container(env=(entry(),), env_from=(whole(),))
+    given = context(pod(containers=[main]))
+    assert prepared(given, variable="GPU_MEMORY_LIMIT") is None
+    assert given.container_env == {"GPU_MEMORY_LIMIT": "7680m"}
+
+
+def test_a_variable_with_another_key_is_delivered() -> None:
+    given = context(pod(containers=[container(env=(entry(key="limit"),))]))
+    assert prepared(given) is None
+    assert given.container_env == {VARIABLE: "7680m"}
+
+
+LITERALS: tuple[Object, ...] = (
+    {"name": VARIABLE},
+    {"name": VARIABLE, "value": ""},
+    {"name": VARIABLE, "value": "0m"},
+    {"name": VARIABLE, "value": "1m", "valueFrom": None},
+    {"name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": MAP, "key": VARIABLE}}},
+    {"name": VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": VARIABLE, "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": VARIABLE}}},
+)
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+@pytest.mark.parametrize("before", [(), (entry(),)], ids=["alone", "after"])
+def test_a_container_that_sets_the_variable_itself(literal: Object, before: tuple[Object, ...]) -> None:
+    # Of several entries of one name the kubelet takes the last.
+    main = container(env=(*before, literal), env_from=(whole(),))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p sets {VARIABLE} itself, so a limit would not reach it"
+    )
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"name": f"{VARIABLE}_0", "value": "100g"},
+        {"name": f"{VARIABLE}_12", "valueFrom": {"configMapKeyRef": {"name": MAP, "key": "x"}}},
+    ],
+)
+@pytest.mark.parametrize("by", ["entry", "whole"])
+def test_a_limit_for_one_device_goes_before_ours(one: Object, by: str) -> None:
+    # HAMi-core takes CUDA_DEVICE_MEMORY_LIMIT_0 for the first device, and ours only where there is none.
+    main = container(env=(entry(), one)) if by == "entry" else container(env=(one,), env_from=(whole(),))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p sets {one['name']} itself, which goes before {VARIABLE}"
+    )
+
+
+@pytest.mark.parametrize("name", [f"{VARIABLE}_", f"{VARIABLE}_A", f"{VARIABLE}0", f"MY_{VARIABLE}_0"])
+def test_a_variable_with_a_like_name_is_no_matter(name: str) -> None:
+    given = context(pod(containers=[container(env=(entry(), {"name": name, "value": "1"}))]))
+    assert prepared(given) is None
+
+
+def test_of_several_entries_the_last_one_counts() -> None:
+    main = container(env=({"name": VARIABLE, "value": "0m"}, entry()))
+    given = context(pod(containers=[main]))
+    assert prepared(given) is None
+    assert given.container_env == {VARIABLE: "7680m"}
+
+
+@pytest.mark.parametrize("other", ["mine", f"{MAP}-evar", "p-a1b2c3d-shared-gpu", "p-a1b2c3d-shared-gpu-1"])
+def test_a_container_that_takes_the_variable_from_another_config_map(other: str) -> None:
+    main = container(env=(entry(config_map=other),), env_from=(whole(),))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p takes {VARIABLE} from ConfigMap {other}, not from {MAP}"
+    )
+
+
+@pytest.mark.parametrize("key", ["NVIDIA_VISIBLE_DEVICES", "RUNAI_NUM_OF_GPUS", "GPU_PORTION"])
+def test_a_container_that_takes_the_variable_from_the_key_of_another(key: str) -> None:
+    main = container(env=(entry(key=key),), env_from=(whole(),))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p takes {VARIABLE} from key {key} of ConfigMap {MAP}, "
+        "which holds something else"
+    )
+
+
+@pytest.mark.parametrize(
+    "env_from",
+    [
+        (),
+        (whole("mine"),),
+        (whole(MAP),),
+        (whole(prefix="X_"),),
+        ({"secretRef": {"name": f"{MAP}-evar"}},),
+    ],
+    ids=["nothing", "another map", "the other map", "with a prefix", "a secret"],
+)
+def test_a_container_that_reads_the_variable_nowhere(env_from: tuple[Object, ...]) -> None:
+    main = container(env=({"name": "OTHER", "value": "1"},), env_from=env_from)
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p takes {VARIABLE} from no ConfigMap and does not read {MAP}-evar "
+        "whole, so a limit would not reach it"
+    )
+
+
+def test_a_container_without_any_environment() -> None:
+    assert "would not reach it" in undelivered(context(pod(containers=[{"name": "main"}])))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (whole("mine"), "ConfigMap mine"),
+        (whole("mine", prefix=""), "ConfigMap mine"),
+        (whole("mine", prefix="CUDA_"), "ConfigMap mine"),
+        (whole("mine", prefix=VARIABLE), "ConfigMap mine"),
+        (whole(MAP), f"ConfigMap {MAP}"),
+        ({"secretRef": {"name": "hidden"}}, "Secret hidden"),
+    ],
+)
+def test_what_is_read_after_the_map_could_replace_the_limit(source: Object, name: str) -> None:
+    # Of several sources with the same key the kubelet takes the last.
+    main = container(env_from=(whole(), source))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p reads {name} after {MAP}-evar, which could replace {VARIABLE}; "
+        f"read {MAP}-evar last"
+    )
+
+
+@pytest.mark.parametrize(
+    "env_from",
+    [
+        (whole(),),
+        (whole("mine"), whole()),
+        (whole(), whole("mine", prefix="MY_")),
+        (whole(), whole("mine"), whole()),
+        (whole(), whole(prefix="X_")),
+        (whole(prefix=""),),
+    ],
+)
+def test_what_cannot_replace_the_limit_is_no_matter(env_from: tuple[Object, ...]) -> None:
+    given = context(pod(containers=[container(env_from=env_from)]))
+    assert prepared(given) is None
+    assert given.container_env == {VARIABLE: "7680m"}
+
+
+def test_an_entry_goes_before_all_that_is_read_whole() -> None:
+    main = container(env=(entry(),), env_from=(whole(), whole("mine")))
+    assert prepared(context(pod(containers=[main]))) is None
+
+
+def test_only_the_container_with_the_share_is_looked_at() -> None:
+    named = {"gpu-fraction-container-name": "second"}
+    here = container("second", env=(entry(config_map="p-a1b2c3d-shared-gpu-1"),))
+    other = container("first", env=({"name": VARIABLE, "value": "0m"},))
+    assert prepared(context(pod(named, containers=[other, here]))) is None
+    assert "container second" in undelivered(
+        context(pod(named, containers=[here, container("second")][::-1]))
+    )
+
+
+def test_an_init_container() -> None:
+    named = {"gpu-fraction-container-name": "warm-up"}
+    init = container("warm-up", env=(entry(config_map="p-a1b2c3d-shared-gpu-i0"),))
+    assert prepared(context(pod(named, initContainers=[init], containers=[container()]))) is None
+    wrong = container("warm-up", env=(entry(config_map="p-a1b2c3d-shared-gpu-0"),))
+    message = undelivered(context(pod(named, initContainers=[wrong], containers=[container()])))
+    assert message.endswith("from ConfigMap p-a1b2c3d-shared-gpu-0, not from p-a1b2c3d-shared-gpu-i0")
+
+
+def test_an_init_container_that_reads_its_map_whole() -> None:
+    named = {"gpu-fraction-container-name": "warm-up"}
+    init = container("warm-up", env_from=(whole("p-a1b2c3d-shared-gpu-i0-evar"),))
+    given = context(pod(named, initContainers=[init], containers=[container()]))
+    assert prepared(given) is None
+    assert given.container_env == {VARIABLE: "7680m"}
+
+
+def test_a_container_that_is_not_there() -> None:
+    given = context(pod({"gpu-fraction-container-name": "nope"}))
+    assert undelivered(given) == (
+        "pod team/p has no container 'nope', which its annotation gpu-fraction-container-name names"
+    )
+
+
+@pytest.mark.parametrize("prefix", [None, ""])
+def test_a_pod_that_does_not_name_its_maps(prefix: str | None) -> None:
+    unnamed = pod()
+    if prefix is None:
+        del unnamed["metadata"]["annotations"]["runai/shared-gpu-configmap"]
+    else:
+        unnamed["metadata"]["annotations"]["runai/shared-gpu-configmap"] = prefix
+    assert "annotation runai/shared-gpu-configmap" in undelivered(context(unnamed))
+
+
+# When it has a say
+
+
+@pytest.mark.parametrize("resource_type", ["Regular", "MigInstance", "", "fraction"])
+def test_only_fractions_are_its_concern(resource_type: str) -> None:
+    assert not plugin().concerns(context(resource_type=resource_type))
+    assert plugin().concerns(context())
+
+
+def test_it_is_off_unless_it_is_turned_on() -> None:
+    assert GPUMemoryLimit.enabled is False
+    assert "gpumemorylimit" not in [planned.cls.name for planned in resolve(BUILT_IN, {})]
+
+
+# Arguments
+
+
+def planned_arguments(**arguments: str) -> Arguments:
+    config = PluginConfig(enabled=True, arguments=arguments)
+    found = resolve(BUILT_IN, {"gpumemorylimit": config})[-1].arguments
+    assert isinstance(found, Arguments)
+    return found
+
+
+def problem(**arguments: str) -> str:
+    with pytest.raises(PluginConfigError) as caught:
+        planned_arguments(**arguments)
+    (only,) = caught.value.problems
+    return only
+
+
+def test_arguments() -> None:
+    defaults = planned_arguments()
+    assert (defaults.fallback_memory_mib, defaults.variable, defaults.format) == (None, VARIABLE, "mebibytes")
+    given = planned_arguments(fallbackMemoryMiB="124610", variable="GPU_MEMORY_LIMIT", format="bytes")
+    assert (given.fallback_memory_mib, given.variable, given.format) == (124610, "GPU_MEMORY_LIMIT", "bytes")
+    assert planned_arguments(fallbackMemoryMiB="1048575").fallback_memory_mib == 1048575
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "",
+            "0",
+            "-1",
+            "+1",
+            "16Gi",
+            "15360m",
+            "15360.0",
+            "1e4",
+            "1_000",
+            " 1",
+            "1\n",
+            "\u0661",
+            "NaN",
+            "9" * 30,
+        ),
+        *("1048576", "17179869184"),  # bytes, surely: a limit from it would be none
+    ],
+)
+def test_a_fallback_that_is_no_number_of_mib_is_refused(value: str) -> None:
+    assert problem(fallbackMemoryMiB=value) == (
+        f"plugins: gpumemorylimit: argument 'fallbackMemoryMiB' is {value!r}: "
+        "a whole number of MiB is allowed, from 1 to 1048575"
+    )
+
+
+@pytest.mark.parametrize("value", ["", "1A", "A-B", "A B", "A=B", "\u00c4", "A\n", "A.B", "$(A)"])
+def test_a_variable_that_is_no_name_is_refused(value: str) -> None:
+    assert problem(variable=value).startswith(f"plugins: gpumemorylimit: argument 'variable' is {value!r}: ")
+
+
+@pytest.mark.parametrize("value", ["NVIDIA_VISIBLE_DEVICES", "RUNAI_NUM_OF_GPUS", "GPU_PORTION"])
+def test_a_variable_that_gpusharing_sets_is_refused(value: str) -> None:
+    assert problem(variable=value) == (
+        f"plugins: gpumemorylimit: argument 'variable' is {value!r}: gpusharing sets it; take another one"
+    )
+
+
+@pytest.mark.parametrize("value", ["", "MiB", "m", "Bytes", "mebibytes "])
+def test_a_format_that_is_not_known_is_refused(value: str) -> None:
+    text = problem(format=value)
+    assert text.startswith(f"plugins: gpumemorylimit: argument 'format' is {value!r}: ")
+    assert "mebibytes" in text
+    assert "bytes" in text
+
+
+@pytest.mark.parametrize("name", ["fallbackMemory", "fallback_memory_mib", "fallbackmemorymib", "tpyo"])
+def test_an_argument_that_is_not_known_is_refused(name: str) -> None:
+    assert problem(**{name: "1"}) == (
+        f"plugins: gpumemorylimit: argument {name!r} is unknown; "
+        "there are: fallbackMemoryMiB, variable, format"
+    )
+
+
+# The portion, as gpusharing looks at it before
+
+
+def sharing(given: BindContext) -> Failed | None:
+    (planned,) = (item for item in resolve(BUILT_IN, {}) if item.cls is GPUSharing)
+    return anyio.run(GPUSharing(NO_CLIENT, planned.arguments).prepare, given)
+
+
+@pytest.mark.parametrize("portion", [*BAD_PORTIONS, "1.01", "1.5", "2", "9" * 64], ids=ascii_of)
+@pytest.mark.parametrize("annotations", [{}, {"gpu-fraction": "0.5"}, {"gpu-memory": "4096"}])
+def test_gpusharing_refuses_the_same_portions(portion: str, annotations: dict[str, str]) -> None:
+    failure = sharing(context(pod(annotations), portion=portion))
+    assert failure is not None
+    assert (failure.reason, failure.retry) == ("InvalidPortion", False)
+    assert failure.message.startswith("spec.receivedGPU.portion is '")
+    assert len(failure.message) < 300
+
+
+@pytest.mark.parametrize("portion", ["0", "0.0", "0.00"])
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {"gpu-fraction": "0.5"},  # is not what was rounded to 0.00
+        {"gpu-fraction": "0"},
+        {"gpu-fraction": ""},
+        {"gpu-fraction": "half"},
+        {"gpu-fraction": "-0.001"},
+        {"gpu-memory": ""},
+    ],
+    ids=str,
+)
+def test_gpusharing_refuses_a_portion_of_nothing(portion: str, annotations: dict[str, str]) -> None:
+    failure = sharing(context(pod(annotations), portion=portion))
+    assert failure is not None
+    assert (failure.reason, failure.retry) == ("InvalidPortion", False)
+    assert failure.message == (f"spec.receivedGPU.portion is {portion!r}; a share of a GPU is more than 0")
+
+
+@pytest.mark.parametrize(
+    ("portion", "annotations"),
+    [
+        ("0.50", {}),
+        ("0.01", {}),
+        ("1.00", {}),
+        ("0.50", {"gpu-fraction": "0.5"}),
+        ("0.50", {"gpu-fraction": "anything"}),  # without a limit nobody reads it
+        ("0.00", {"gpu-memory": "300"}),
+        ("0.00", {"gpu-fraction": "0.001"}),
+        ("0.00", {"gpu-fraction": "1e-3"}),
+        ("0.00", {"gpu-fraction": "0.005"}),
+    ],
+    ids=str,
+)
+def test_gpusharing_takes_a_good_portion(portion: str, annotations: dict[str, str]) -> None:
+    assert sharing(context(pod(annotations), portion=portion)) is None

@@ -1,0 +1,229 @@
+"""What pods and requests say of shared GPUs: target container, names of the maps, groups and labels."""
+
+import pytest
+
+from controller.api import BindRequest
+from controller.gpu import (
+    GPUConfigError,
+    config_map_key,
+    group_labels,
+    groups_of_pod,
+    groups_of_request,
+    is_finished,
+    is_group,
+    live,
+    needs_labels,
+    reads_whole,
+    reference,
+    target_of,
+)
+from controller.runtime.client import Object
+
+PREFIX = "job-7x2kq9a-shared-gpu"
+
+
+def pod(
+    *,
+    containers: tuple[str, ...] = ("one", "two"),
+    init: tuple[str, ...] = (),
+    target: str | None = None,
+    prefix: str | None = PREFIX,
+    devices: str | None = None,
+    labels: dict[str, str] | None = None,
+    **status: object,
+) -> Object:
+    given = {
+        "runai/shared-gpu-configmap": prefix,
+        "gpu-fraction-container-name": target,
+        "gpu-fraction-num-devices": devices,
+    }
+    spec: Object = {"containers": [{"name": name} for name in containers]}
+    if init:
+        spec["initContainers"] = [{"name": name} for name in init]
+    return {
+        "metadata": {
+            "namespace": "team",
+            "name": "a",
+            "annotations": {key: value for key, value in given.items() if value is not None},
+            "labels": labels,
+        },
+        "spec": spec,
+        "status": status,
+    }
+
+
+# T-21 TestGetFractionContainerRef, T-22 names by index.
+
+
+@pytest.mark.parametrize(
+    ("of", "container", "index"),
+    [
+        (pod(containers=("only",)), "only", "0"),
+        (pod(), "one", "0"),
+        (pod(init=("warm",)), "one", "0"),
+        (pod(target="one"), "one", "0"),
+        (pod(target="two"), "two", "1"),
+        (pod(init=("warm", "up"), target="warm"), "warm", "i0"),
+        (pod(init=("warm", "up"), target="up"), "up", "i1"),
+        (pod(init=("warm",), target="two"), "two", "1"),
+        (pod(containers=tuple(f"c{number}" for number in range(12)), target="c11"), "c11", "11"),
+    ],
+)
+def test_the_target_container_and_its_maps(of: Object, container: str, index: str) -> None:
+    target = target_of(of)
+    assert target.container["name"] == container
+    assert target.config_map == f"{PREFIX}-{index}"
+    assert target.env_config_map == f"{PREFIX}-{index}-evar"
+
+
+NOT_NAMED = "has no annotation runai/shared-gpu-configmap; KAI's admission webhook sets it"
+NOT_THERE = "has no container {!r}, which its annotation gpu-fraction-container-name names"
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (pod(target="nope"), NOT_THERE.format("nope")),
+        (pod(target=""), NOT_THERE.format("")),
+        (pod(containers=()), "has no container"),
+        (pod(containers=(), init=("warm",)), "has no container"),
+        (pod(prefix=None), NOT_NAMED),
+        (pod(prefix=""), NOT_NAMED),
+    ],
+)
+def test_no_target(of: Object, message: str) -> None:
+    with pytest.raises(GPUConfigError) as error:
+        target_of(of)
+    assert str(error.value) == f"pod team/a {message}"
+
+
+def test_a_pod_without_annotations() -> None:
+    bare = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "one"}]}}
+    with pytest.raises(GPUConfigError, match="pod /a has no annotation"):
+        target_of(bare)
+
+
+# Environment.
+
+
+def entry(name: str, config_map: str, key: str) -> Object:
+    return {"name": name, "valueFrom": {"configMapKeyRef": {"name": config_map, "key": key}}}
+
+
+def test_the_last_entry_of_a_variable_counts() -> None:
+    container = {"env": [entry("X", "a", "k"), {"name": "Y", "value": "1"}, entry("X", "b", "k")]}
+    found = reference(container, "X")
+    assert found is not None
+    assert config_map_key(found) == ("b", "k")
+    assert reference(container, "Z") is None
+    assert reference({}, "X") is None
+    assert config_map_key({"name": "Y", "value": "1"}) is None
+    assert config_map_key({"name": "Y", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}) is None
+
+
+def test_a_map_that_is_read_whole() -> None:
+    sources = [{"secretRef": {"name": "m"}}, {"configMapRef": {"name": "other"}}]
+    assert not reads_whole({}, "m")
+    assert not reads_whole({"envFrom": sources}, "m")
+    assert reads_whole({"envFrom": [*sources, {"configMapRef": {"name": "m"}}]}, "m")
+    assert not reads_whole({"envFrom": [{"prefix": "P_", "configMapRef": {"name": "m"}}]}, "m")
+
+
+# Groups.
+
+
+@pytest.mark.parametrize("group", ["a", "A_b.c-1", "0", "785c4e3e-a0f9-42c1-b68f-3e7461baa06d", "x" * 63])
+def test_groups(group: str) -> None:
+    assert is_group(group)
+
+
+@pytest.mark.parametrize("group", ["", "-a", "a-", "a/b", "a b", "ä", "x" * 64, "a\n", "_", "a=b", "a,b"])
+def test_no_groups(group: str) -> None:
+    assert not is_group(group)
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups"),
+    [
+        (None, set()),
+        ({}, set()),
+        ({"app": "x", "runai-gpu-groups": "no", "x/runai-gpu-group": "no"}, set()),
+        ({"runai-gpu-group": "g"}, {"g"}),
+        ({"runai-gpu-group/g": "g"}, {"g"}),
+        ({"runai-gpu-group/g": "g", "runai-gpu-group/h": "h"}, {"g", "h"}),
+        ({"runai-gpu-group": "f", "runai-gpu-group/g": "g"}, {"f", "g"}),
+        ({"runai-gpu-group": "", "runai-gpu-group/g": ""}, set()),
+    ],
+)
+def test_the_groups_of_a_pod_are_in_labels_of_both_forms(
+    labels: dict[str, str] | None, groups: set[str]
+) -> None:
+    """D-9."""
+    assert groups_of_pod(pod(labels=labels)) == groups
+
+
+@pytest.mark.parametrize("spec", [None, "text", {}, {"selectedGPUGroups": None}, {"selectedGPUGroups": "g"}])
+def test_a_request_without_groups(spec: object) -> None:
+    assert groups_of_request({"spec": spec}) == frozenset()
+
+
+def test_the_groups_of_a_request_that_is_malformed_otherwise() -> None:
+    assert groups_of_request({"spec": {"selectedGPUGroups": ["g", 7, None, "h", "g"]}}) == {"g", "h"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "groups", "labels"),
+    [
+        (None, ["g"], {"runai-gpu-group": "g"}),
+        ("1", ["g"], {"runai-gpu-group": "g"}),
+        ("0", ["g"], {"runai-gpu-group": "g"}),
+        ("2", ["g"], {"runai-gpu-group/g": "g"}),
+        ("2", ["g", "h"], {"runai-gpu-group/g": "g", "runai-gpu-group/h": "h"}),
+        (None, ["g", "h"], {"runai-gpu-group/g": "g", "runai-gpu-group/h": "h"}),
+        (None, [], {}),
+    ],
+)
+def test_group_labels(devices: str | None, groups: list[str], labels: dict[str, str]) -> None:
+    """B-84."""
+    assert group_labels(pod(devices=devices), groups) == labels
+
+
+@pytest.mark.parametrize("devices", ["", "two", "-1", "1.0", " 2", "2_0", "\u0662", "1" * 10])
+def test_a_number_of_devices_that_is_none(devices: str) -> None:
+    with pytest.raises(GPUConfigError, match="gpu-fraction-num-devices"):
+        group_labels(pod(devices=devices), ["g"])
+
+
+def request(*groups: str) -> BindRequest:
+    return BindRequest(
+        namespace="team", name="a", uid="u", owner_uid=None, pod_name="a", node_name="n", gpu_groups=groups
+    )
+
+
+def test_the_labels_that_a_pod_lacks() -> None:
+    assert needs_labels(request("g"), pod()) == {"runai-gpu-group": "g"}
+    assert needs_labels(request("g"), pod(labels={"runai-gpu-group": "g"})) == {}
+    assert needs_labels(request("g"), pod(labels={"runai-gpu-group": "old"})) == {"runai-gpu-group": "g"}
+    two = pod(labels={"runai-gpu-group/g": "g"})
+    assert needs_labels(request("g", "h"), two) == {"runai-gpu-group/h": "h"}
+
+
+# Pods.
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown", "", None])
+def test_pods_that_hold_their_gpu(phase: str | None) -> None:
+    assert not is_finished(pod(phase=phase))
+    assert not is_finished({"metadata": {"name": "a"}, "spec": {}})
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_pods_that_hold_it_no_more(phase: str) -> None:
+    assert is_finished(pod(phase=phase))
+
+
+def test_live_pods() -> None:
+    going = pod(phase="Running")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lives = pod(phase="Running")
+    assert list(live([pod(phase="Failed"), going, lives, pod(phase="Succeeded")])) == [lives]
