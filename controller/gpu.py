@@ -7,6 +7,7 @@ pod with a share carries the group in a label. Contract: B-12, B-17, B-69…B-74
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from controller.api import BindRequest
@@ -25,6 +26,10 @@ FAKE_GPU_NODE = "run.ai/fake.gpu"
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,9}")
+_PORTION = re.compile(r"[0-9]{1,64}(\.[0-9]{1,64})?")
+_FRACTION = re.compile(r"\+?([0-9]{1,64}(\.[0-9]{0,64})?|\.[0-9]{1,64})([eE][-+]?[0-9]{1,3})?")
+_ROUNDING = Decimal("0.005")
+_SHOWN = 64
 _FINISHED = frozenset({"Succeeded", "Failed"})
 
 
@@ -106,7 +111,7 @@ def target_of(pod: Object) -> Target:
     prefix = annotation(pod, CONFIG_MAP_PREFIX)
     if not prefix:
         raise GPUConfigError(
-            f"pod {_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; KAI's admission webhook sets it"
+            f"pod {pod_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; KAI's admission webhook sets it"
         )
     index, container = _target_container(pod)
     return Target(container, f"{prefix}-{index}", f"{prefix}-{index}-evar")
@@ -117,14 +122,14 @@ def _target_container(pod: Object) -> tuple[str, Object]:
     containers = pod["spec"].get("containers") or []
     if wanted is None:
         if not containers:
-            raise GPUConfigError(f"pod {_name(pod)} has no container")
+            raise GPUConfigError(f"pod {pod_name(pod)} has no container")
         return "0", containers[0]
     for mark, group in (("i", pod["spec"].get("initContainers") or []), ("", containers)):
         for index, container in enumerate(group):
             if container["name"] == wanted:
                 return f"{mark}{index}", container
     raise GPUConfigError(
-        f"pod {_name(pod)} has no container {wanted!r}, which its annotation {CONTAINER_NAME} names"
+        f"pod {pod_name(pod)} has no container {wanted!r}, which its annotation {CONTAINER_NAME} names"
     )
 
 
@@ -151,6 +156,49 @@ def reads_whole(container: Object, config_map: str) -> bool:
     )
 
 
+def shown(text: str | None) -> str:
+    """A value as it is named in a message: in quotes, and cut where nobody would read on."""
+    if text is None:
+        return "missing"
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
+
+
+def portion_of(request: BindRequest) -> Decimal:
+    """The share of each GPU as the scheduler wrote it: a plain decimal number, rounded to two decimals.
+
+    Raises:
+        GPUConfigError: It is none.
+    """
+    text = request.gpu_portion
+    if text is None or not _PORTION.fullmatch(text):
+        raise GPUConfigError(
+            f"spec.receivedGPU.portion is {shown(text)}; it must be a decimal number such as 0.50"
+        )
+    return Decimal(text)
+
+
+def exact_fraction(pod: Object, portion: Decimal) -> Decimal | None:
+    """The pod's own `gpu-fraction`, with all its decimals, if it is what was rounded to this portion.
+
+    It is read as KAI's webhook reads it, which takes `.5` and `5e-1` too.
+
+    Raises:
+        GPUConfigError: It is no number.
+    """
+    text = annotation(pod, GPU_FRACTION)
+    if text is None:
+        return None
+    if not _FRACTION.fullmatch(text):
+        raise GPUConfigError(
+            f"annotation {GPU_FRACTION} of pod {pod_name(pod)} is {shown(text)}; "
+            "it must be a decimal number such as 0.5"
+        )
+    asked, exponent = Decimal(text), portion.as_tuple().exponent
+    rounded = isinstance(exponent, int) and exponent >= -2 and portion <= 1
+    close = rounded and portion - _ROUNDING <= asked <= portion + _ROUNDING
+    return asked if close and 0 < asked <= 1 else None
+
+
 def needs_labels(request: BindRequest, pod: Object) -> dict[str, str]:
     """The group labels that an assigned pod of this request lacks.
 
@@ -167,6 +215,7 @@ def live(pods: Sequence[Object]) -> Iterator[Object]:
     return (pod for pod in pods if not is_finished(pod) and not pod["metadata"].get("deletionTimestamp"))
 
 
-def _name(pod: Object) -> str:
+def pod_name(pod: Object) -> str:
+    """Namespace and name of a pod, for a message."""
     metadata = pod["metadata"]
     return f"{metadata.get('namespace', '')}/{metadata['name']}"

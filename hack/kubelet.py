@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from controlplane import ControlPlane, RequestError
+from controlplane import ControlPlane, ControlPlaneError, RequestError
 
 Object = dict[str, Any]
 
@@ -96,7 +96,7 @@ class Kubelet:
         while not self._stop.wait(POLL_S):
             try:
                 self._answer_all()
-            except (RequestError, OSError):
+            except (ControlPlaneError, RequestError, OSError):
                 continue  # the server is down, or the pod went meanwhile: look again
 
     def _answer_all(self) -> None:

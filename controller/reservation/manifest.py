@@ -63,7 +63,7 @@ def reservation_pod(options: ReservationOptions, node: Object, group: str, user:
     spec: Object = {
         "nodeName": node_name,
         "serviceAccountName": options.service_account,
-        "tolerations": list(user["spec"].get("tolerations") or []),
+        "tolerations": [dict(item) for item in user["spec"].get("tolerations") or ()],
         "containers": [_container(options, node)],
     }
     for name, value in (

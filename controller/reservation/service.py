@@ -5,7 +5,7 @@ requests, never for a wait, and never two at a time; a found pod is believed onl
 right node, and has named its device.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from controller.gpu import (
 )
 from controller.reservation.manifest import ReservationOptions, reservation_name, reservation_pod
 from controller.runtime import errors
-from controller.runtime.cache import Cache, key_of
+from controller.runtime.cache import Cache, Key, key_of
 from controller.runtime.client import Client, Object
 from controller.runtime.locks import KeyedLock, Signal
 
@@ -37,6 +37,7 @@ Waiting = Callable[[str], AbstractAsyncContextManager[None]]
 
 _CREATE_TRIES = 5
 _GONE_PAUSE_S = 0.2
+_REMEMBERED = 1000
 
 
 class ReservationError(Exception):
@@ -70,6 +71,8 @@ class Usage:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self.locks: KeyedLock[str] = KeyedLock()
+        self.made: dict[str, Object] = {}
+        """Reservation pods that binds under way have made, by group, until the cache shows them."""
 
     def is_used(self, group: str) -> bool:
         """Whether a bind is under way that needs the group."""
@@ -87,7 +90,18 @@ class Usage:
             for group in used:
                 if self._counts[group] <= 0:
                     del self._counts[group]
+                    self.made.pop(group, None)
                     left(group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """On whose behalf a bind waits, and until when."""
+
+    request: BindRequest
+    user: Object
+    waiting: Waiting
+    deadline_s: float
 
 
 class Reservations:
@@ -100,6 +114,7 @@ class Reservations:
         self._caches = caches
         self._options = options
         self._usage = usage
+        self._removed: deque[str] = deque(maxlen=_REMEMBERED)  # uids, which the cache may still show alive
 
     @property
     def namespace(self) -> str:
@@ -125,22 +140,19 @@ class Reservations:
             errors.ApiError: The server was not there.
         """
         _check_groups(request.gpu_groups)
-        deadline_s = anyio.current_time() + self._options.timeout_s
+        wait = _Wait(request, pod, waiting, anyio.current_time() + self._options.timeout_s)
         held: dict[str, Object] = {}
         # All are made before any is waited for; in the order of their names, as everybody does.
         for group in sorted(request.gpu_groups):
-            held[group] = await self._hold(group, pod, node, waiting, deadline_s)
+            held[group] = await self._hold(group, node, wait)
         return tuple(
             [
-                annotation(held[group], GPU_INDEX)
-                or await self._device(request, pod, held[group], waiting, deadline_s)
+                annotation(held[group], GPU_INDEX) or await self._device(group, held[group], wait)
                 for group in request.gpu_groups
             ]
         )
 
-    async def _hold(
-        self, group: str, user: Object, node: Object, waiting: Waiting, deadline_s: float
-    ) -> Object:
+    async def _hold(self, group: str, node: Object, wait: _Wait) -> Object:
         """The living reservation pod of a group, found or made."""
         name, namespace = reservation_name(node["metadata"]["name"], group), self._options.namespace
         for _ in range(_CREATE_TRIES):
@@ -148,26 +160,30 @@ class Reservations:
                 found = await self.find(group)
                 if found is not None:
                     return _on_node(found, node, group)
-                self._refuse_if_lost(group, user)
+                self._refuse_if_lost(group, wait.user)
                 former = self._caches.reservations.get(name, namespace)
-                if former is None:
-                    created = await self._create(group, user, node)
+                if former is None or self._was_removed(former):
+                    created = self._usage.made.get(group)
+                    if created is None:
+                        created = await self._create(group, wait.user, node)
                     if created is not None:
-                        return created
+                        self._usage.made[group] = created
+                        return _on_node(created, node, group)
                     former = await self._read(name)
                 if former is not None:
                     if not _is_dead(former):
                         return _on_node(former, node, group)
                     await self._clear(former)
             # Outside the lock: the old pod may take its time to go.
-            await self._gone(name, waiting, deadline_s)
+            await self._gone(name, wait)
         raise ReservationError(
             Reason.RESERVATION_FAILED, f"reservation pod {namespace}/{name} is made and removed by turns"
         )
 
     async def find(self, group: str) -> Object | None:
         """The living reservation pod of a group that its users go by, if there is one."""
-        found = list(live(self._caches.reservations.by_index(GROUP_INDEX, group)))
+        alive = live(self._caches.reservations.by_index(GROUP_INDEX, group))
+        found = [pod for pod in alive if not self._was_removed(pod)]
         if len(found) <= 1:
             return found[0] if found else None
         devices = await self._devices_in_use(group)
@@ -242,52 +258,83 @@ class Reservations:
                 text = f"GPU group {group} has lost its reservation while pod {name} uses its GPU"
                 raise ReservationError(Reason.RESERVATION_LOST, text)
 
+    async def remove(self, pod: Object) -> None:
+        """Deletes this very reservation pod at once; another of its name stays."""
+        metadata = pod["metadata"]
+        try:
+            await self._client.delete(
+                PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_period_s=0
+            )
+        except (errors.NotFoundError, errors.ConflictError):
+            return
+        self._removed.append(metadata["uid"])
+        for group in groups_of_pod(pod):
+            self._usage.made.pop(group, None)
+        log = logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(pod)))
+        log.info("Removed a reservation pod")
+
+    def _was_removed(self, pod: Object) -> bool:
+        """Whether we deleted it, though the cache may still show it alive."""
+        return pod["metadata"]["uid"] in self._removed
+
     async def _clear(self, former: Object) -> None:
         """Removes a reservation that holds nothing any more; one that goes already is left to go."""
         if not former["metadata"].get("deletionTimestamp"):
-            await delete_reservation(self._client, former)
+            await self.remove(former)
 
-    async def _gone(self, name: str, waiting: Waiting, deadline_s: float) -> None:
+    async def _gone(self, name: str, wait: _Wait) -> None:
         """Waits until no dead pod of this name is known."""
-        namespace, signal, cache = self._options.namespace, Signal(), self._caches.reservations
+        key = (self._options.namespace, name)
         # One that only the server knows yet is given a moment.
         await anyio.sleep(_GONE_PAUSE_S)
-        with cache.listening((namespace, name), signal.set):
-            while (pod := cache.get(name, namespace)) is not None and _is_dead(pod):
-                left_s = deadline_s - anyio.current_time()
-                if left_s <= 0:
-                    text = f"the former reservation pod {namespace}/{name} does not go"
-                    raise ReservationError(Reason.RESERVATION_TIMEOUT, text)
-                async with waiting(f"the former reservation pod {namespace}/{name} to go"):
-                    with anyio.move_on_after(left_s):
+        with self._listening(key, wait) as signal:
+            while (pod := self._caches.reservations.get(name, key[0])) is not None and _is_dead(pod):
+                self._check_still_wanted(wait)
+                async with wait.waiting(f"the former reservation pod {'/'.join(key)} to go"):
+                    with anyio.move_on_after(wait.deadline_s - anyio.current_time()) as scope:
                         await signal.wait()
+                if scope.cancelled_caught:
+                    text = f"the former reservation pod {'/'.join(key)} does not go"
+                    raise ReservationError(Reason.RESERVATION_TIMEOUT, text)
 
-    async def _device(
-        self, request: BindRequest, user: Object, made: Object, waiting: Waiting, deadline_s: float
-    ) -> str:
+    async def _device(self, group: str, made: Object, wait: _Wait) -> str:
         """Waits for the reservation pod to name its device."""
-        key, signal = key_of(made), Signal()
-        watched = (
-            (self._caches.reservations, key),
-            (self._caches.pods, key_of(user)),
-            (self._caches.requests, (request.namespace, request.name)),
-        )
-        with ExitStack() as stack:
-            for cache, item in watched:
-                stack.enter_context(cache.listening(item, signal.set))
-            seen = False
-            async with waiting(f"reservation pod {'/'.join(key)} to report its GPU"):
+        key, seen, told = key_of(made), False, False
+        with self._listening(key, wait) as signal:
+            async with wait.waiting(f"reservation pod {'/'.join(key)} to report its GPU"):
                 while True:
                     pod = self._caches.reservations.get(key[1], key[0])
-                    seen = seen or pod is not None
+                    if pod is not None and _is_older(pod, made):
+                        pod = None  # the one before it, which the cache has not seen go yet
+                    if pod is None and told and not seen:  # it may have come and gone unseen
+                        pod = await self._read(key[1])
+                        seen = pod is None
+                    elif pod is not None:
+                        seen = True
+                    if seen:
+                        self._usage.made.pop(group, None)
                     device = self._look(made, pod, seen=seen)
                     if device:
                         return device
-                    self._check_still_wanted(request, user)
-                    with anyio.move_on_after(deadline_s - anyio.current_time()) as scope:
+                    self._check_still_wanted(wait)
+                    with anyio.move_on_after(wait.deadline_s - anyio.current_time()) as scope:
                         await signal.wait()
                     if scope.cancelled_caught:
                         return await self._last_look(made)
+                    told = True
+
+    @contextmanager
+    def _listening(self, reservation: Key, wait: _Wait) -> Iterator[Signal]:
+        """A signal that is set when the reservation, the request or its pod changes."""
+        signal, request = Signal(), wait.request
+        with ExitStack() as stack:
+            for cache, key in (
+                (self._caches.reservations, reservation),
+                (self._caches.pods, key_of(wait.user)),
+                (self._caches.requests, (request.namespace, request.name)),
+            ):
+                stack.enter_context(cache.listening(key, signal.set))
+            yield signal
 
     def _look(self, made: Object, pod: Object | None, *, seen: bool) -> str | None:
         """The device, if it is there; an error if it never will be."""
@@ -307,7 +354,8 @@ class Reservations:
             raise ReservationError(Reason.RESERVATION_FAILED, text)
         return annotation(pod, GPU_INDEX)
 
-    def _check_still_wanted(self, request: BindRequest, user: Object) -> None:
+    def _check_still_wanted(self, wait: _Wait) -> None:
+        request, user = wait.request, wait.user
         item = self._caches.requests.get(request.name, request.namespace)
         if item is None or item["metadata"]["uid"] != request.uid:
             text = f"request {request.namespace}/{request.name} was deleted"
@@ -339,20 +387,6 @@ class Reservations:
             return None
 
 
-async def delete_reservation(client: Client, pod: Object) -> None:
-    """Deletes this very reservation pod at once; another of its name stays."""
-    metadata = pod["metadata"]
-    try:
-        await client.delete(
-            PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_period_s=0
-        )
-    except (errors.NotFoundError, errors.ConflictError):
-        return
-    logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(pod))).info(
-        "Removed a reservation pod"
-    )
-
-
 def _check_groups(groups: Sequence[str]) -> None:
     for group in groups:
         if not is_group(group):
@@ -375,6 +409,13 @@ def _on_node(found: Object, node: Object, group: str) -> Object:
 
 def _is_dead(pod: Object) -> bool:
     return is_finished(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _is_older(pod: Object, other: Object) -> bool:
+    """Whether `pod` is another, earlier one of the same name."""
+    metadata, later = pod["metadata"], other["metadata"]
+    earlier = int(metadata["resourceVersion"]) < int(later["resourceVersion"])
+    return earlier and metadata["uid"] != later["uid"]
 
 
 def _waits_for_node(pod: Object) -> bool:

@@ -1,0 +1,26 @@
+"""Reservation agents for the control plane of these tests, and namespaces in which GPUs are shared."""
+
+from collections.abc import Iterator
+
+import pytest
+from controlplane import ControlPlane
+from kubelet import Kubelet
+
+from tests.sharing import Agents, Sharing
+
+
+@pytest.fixture(scope="session")
+def agents(control_plane: ControlPlane) -> Iterator[Agents]:
+    """Plays kubelet and reservation agent; tests say by group what it does."""
+    decisions = Agents()
+    with Kubelet(control_plane, answer=decisions):
+        yield decisions
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane, agents: Agents) -> Sharing:
+    """A fresh namespace."""
+    made = Sharing.fresh(control_plane)
+    assert isinstance(made, Sharing)
+    made.agents = agents
+    return made
