@@ -70,6 +70,9 @@ def test_all_requests_of_kai_together(cluster: Sharing) -> None:
     assert {volumes.get_claim(name)["status"]["phase"] for name in ("late-local", "late-made")} == {"Bound"}
     assert all(claim["status"]["reservedFor"] for claim in Claims(cluster).all())
     assert len(Claims(cluster).all()) == 3
+    cluster.plane.request("DELETE", f"{cluster.pods}?gracePeriodSeconds=0")
+    groups = {group for item in requests.values() for group in item["spec"].get("selectedGPUGroups", ())}
+    cluster.wait_until_freed(*groups, within_s=30)
 
 
 def pod_with_everything(cluster: Sharing, volumes: Volumes, node: str) -> Object:
