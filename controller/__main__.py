@@ -3,7 +3,9 @@
 Exit codes: 0 stopped as asked; 1 cannot go on, or `--print-config` found something wrong; 2 wrong settings.
 """
 
+import contextlib
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from loguru import logger
 
 from controller import app, logs
 from controller.plugins.registry import PlannedPlugin
+from controller.runtime.client import CredentialsError
 from controller.runtime.leader import LeaseLostError
 from controller.runtime.telemetry import ListenError
 from controller.settings import Settings, SettingsError, describe, help_text, load
@@ -40,10 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.print_config:
         return _print_config(settings, plugins)
     logs.configure(settings.log_level, settings.log_format)
+    _allow_many_connections()
     code = 0
     try:
         anyio.run(_run, settings, plugins)
-    except* (LeaseLostError, ListenError, ValueError) as group:
+    except* (CredentialsError, LeaseLostError, ListenError) as group:
         for fault in _leaves(group):
             logger.bind(error=str(fault)).critical("The binder cannot go on")
         code = 1
@@ -66,6 +70,13 @@ async def _stop_on_signal(stop: anyio.Event, everything: anyio.CancelScope) -> N
                 everything.cancel()
                 return
             stop.set()
+
+
+def _allow_many_connections() -> None:
+    """Raises the soft limit of open files to the hard one: each long wait for a volume holds some watches."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS refuses what it calls unlimited
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _print_config(settings: Settings, plugins: Sequence[PlannedPlugin]) -> int:

@@ -3,6 +3,7 @@
 A request is parsed once, here; what cannot be understood is refused with the field and the value.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +28,8 @@ FRACTION = "Fraction"
 
 LEASE_NAME = "2ad35f9c.kai.scheduler"
 POD_BOUND = "PodBound"
+
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class Phase(StrEnum):
@@ -64,6 +67,7 @@ class Reason(StrEnum):
     ALREADY_BOUND_ELSEWHERE = "AlreadyBoundElsewhere"
     NODE_GONE = "NodeGone"
     REQUEST_DELETED = "RequestDeleted"
+    REQUEST_CHANGED = "RequestChanged"
     INVALID_GPU_GROUP = "InvalidGPUGroup"
     INVALID_GPU_CONFIG = "InvalidGPUConfig"
     INVALID_PORTION = "InvalidPortion"
@@ -210,14 +214,14 @@ class BindRequest:
         metadata = item["metadata"]
         fields = _Fields(item.get("spec"), "spec")
         gpu = _Fields(fields.get("receivedGPU", dict), "spec.receivedGPU", fields.problems)
-        pod_name = fields.required("podName")
+        pod_name = fields.required_name("podName")
         request = cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=metadata["uid"],
             owner_uid=_owner_uid(metadata, pod_name),
             pod_name=pod_name,
-            node_name=fields.required("selectedNode"),
+            node_name=fields.required_name("selectedNode"),
             resource_type=fields.get("receivedResourceType", str) or "",
             gpu_portion=gpu.get("portion", str),
             gpu_groups=tuple(fields.items("selectedGPUGroups", str)),
@@ -250,11 +254,15 @@ class _Fields:
         self._refuse(name, value, kind)
         return None
 
-    def required(self, name: str) -> str:
-        value = self.get(name, str)
+    def required_name(self, name: str) -> str:
+        """The name of an object, as Kubernetes allows it for pods and nodes."""
+        value = self.get(name, str) or ""
         if not value and not isinstance(self._values.get(name), (int, float, list, dict)):
             self.problems.append(f"{self._path}.{name} is empty")
-        return value or ""
+        elif value and (len(value) > 253 or not _OBJECT_NAME.fullmatch(value)):
+            shown = repr(value if len(value) <= 253 else f"{value[:253]}…")
+            self.problems.append(f"{self._path}.{name} is {shown}, which is no name of an object")
+        return value
 
     def items(self, name: str, kind: type[Any]) -> Iterator[Any]:
         values = self.get(name, list) or []

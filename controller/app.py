@@ -66,30 +66,57 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
     """Runs the binder until `stop` is set.
 
     Raises:
-        ValueError: There are no usable credentials.
+        CredentialsError: There are no usable credentials.
         ExceptionGroup: Something without which it cannot go on failed, e.g. the lease was lost.
     """
     for planned in plugins:
         if planned.unmet is not None:
+            ending = "fail" if planned.failure_policy == "Fail" else "be bound without it"
             log = logger.bind(plugin=planned.cls.name, problem=planned.unmet)
             log.error(
-                "A plugin's needs are not met: requests that concern it will fail with DependencyNotMet"
+                f"A plugin's needs are not met (DependencyNotMet): requests that concern it will {ending}"
             )
     metrics = Metrics()
-    client = await Client.connect(
-        ClientOptions(
-            kubeconfig=settings.kubeconfig,
-            qps=settings.qps,
-            burst=settings.burst,
-            observe=metrics.request,
-        )
+    manager: Manager | None = None  # the endpoints answer before there is one
+
+    def ready() -> str | None:
+        return manager.ready() if manager is not None else "the API server has not answered yet"
+
+    def alive() -> str | None:
+        return manager.alive() if manager is not None else None
+
+    addresses = settings.metrics_bind_address, settings.health_probe_bind_address
+    endpoints = Telemetry(metrics, *addresses, live={"watches": alive}, ready={"caches": ready})
+    async with anyio.create_task_group() as beside:
+        await beside.start(endpoints.run)
+        client = await _connect(settings, metrics, stop)
+        if client is not None:
+            try:
+                manager = _manager(settings, plugins, client, metrics)
+                await manager.run(stop)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await client.close()
+        beside.cancel_scope.cancel()
+
+
+async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> Client | None:
+    """Waits for the API server, however long it takes; None if it was told to stop before."""
+    options = ClientOptions(
+        kubeconfig=settings.kubeconfig, qps=settings.qps, burst=settings.burst, observe=metrics.request
     )
-    try:
+    client: Client | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def give_up() -> None:
+            await stop.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(give_up)
+        client = await Client.connect(options)
         await warn_if_status_is_pruned(client)
-        await _manager(settings, plugins, client, metrics).run(stop)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await client.close()
+        tasks.cancel_scope.cancel()
+    return client
 
 
 def _manager(
@@ -115,27 +142,17 @@ def _manager(
     binding = _controller("bindrequest", reconciler, queue, settings, metrics)
     binding.watch(caches.requests, keys_to_bind)
 
-    manager: Manager  # the endpoints ask the manager, which runs them
-    endpoints = Telemetry(
-        metrics,
-        settings.metrics_bind_address,
-        settings.health_probe_bind_address,
-        live={"watches": lambda: manager.alive()},
-        ready={"caches": lambda: manager.ready()},
-    )
     lease = _lease(settings, client, metrics) if settings.leader_elect else None
     if lease is not None:
         client.fence(lease.held)
-    manager = Manager(
+    return Manager(
         ManagerOptions(
             caches=(caches.requests, caches.pods, caches.nodes, caches.reservations),
             controllers=(binding, releasing),
             recorder=recorder,
-            services=(endpoints,),
             lease=lease,
         )
     )
-    return manager
 
 
 def _caches(settings: Settings, client: Client) -> Caches:

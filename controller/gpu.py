@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from controller.api import BindRequest
+from controller.api import FRACTION, BindRequest
 from controller.runtime.client import Object
 
 GROUP_LABEL = "runai-gpu-group"
@@ -80,12 +80,16 @@ def groups_of_pod(pod: Object) -> frozenset[str]:
 
 
 def groups_of_request(item: Object) -> frozenset[str]:
-    """The groups that a BindRequest names, which may be malformed otherwise."""
+    """The groups that a BindRequest for shares of GPUs names; it may be malformed otherwise."""
     spec = item.get("spec")
-    groups = spec.get("selectedGPUGroups") if isinstance(spec, dict) else None
-    if not isinstance(groups, list):
+    if not isinstance(spec, dict) or spec.get("receivedResourceType") != FRACTION:
         return frozenset()
-    return frozenset(group for group in groups if isinstance(group, str))
+    groups = spec.get("selectedGPUGroups")
+    return (
+        frozenset(group for group in groups if isinstance(group, str))
+        if isinstance(groups, list)
+        else frozenset()
+    )
 
 
 def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str]:

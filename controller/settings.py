@@ -404,7 +404,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     fields = Settings.model_fields
     flags = read_flags(argv, {name: info.annotation is bool for name, info in fields.items()}, problems)
     if "true" in (flags.get("help"), flags.get("version")):
-        return Settings(help="help" in flags, version="version" in flags)
+        return Settings(help=flags.get("help") == "true", version=flags.get("version") == "true")
     variables = read_environment(
         environ, (name for name, info in fields.items() if _row(name, info).env), problems
     )

@@ -8,6 +8,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from controlplane.process import free_ports
@@ -122,6 +124,16 @@ class Binder:
             return error.code
         except OSError:
             return 0
+
+    def assert_spaced(self, request: str, delays_s: Sequence[float]) -> None:
+        """The failed attempts at a request (namespace/name) came with these delays, by the binder's log."""
+        lines = [line for line in self.log.splitlines() if "A bind failed" in line]
+        moments = [datetime.fromisoformat(line.split()[0]) for line in lines if f"key={request} " in line]
+        gaps_s = [(later - earlier).total_seconds() for earlier, later in pairwise(moments)]
+        assert len(gaps_s) == len(delays_s), gaps_s
+        # Beside the delay, the attempt and its writes take their time, on a busy machine most of a second.
+        for gap_s, delay_s in zip(gaps_s, delays_s, strict=True):
+            assert delay_s - 0.01 < gap_s < delay_s + 0.9, gaps_s
 
     def metrics(self) -> str:
         """What it reports of itself."""

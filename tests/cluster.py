@@ -1,6 +1,5 @@
 """One namespace of a real control plane, as the admin who watches the binder sees and changes it."""
 
-import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -222,26 +221,18 @@ class Cluster:
         return status
 
 
-class AttemptTimes:
-    """When each failed attempt of some requests was first seen, by polling."""
+class Phases:
+    """The phases that requests were seen in, by polling."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.seen_s: dict[str, list[float]] = {}
-        self.phases: dict[str, set[str]] = {}
+        self.seen: dict[str, set[str]] = {}
 
     def follow(self, seconds: float) -> None:
         """Looks for so long."""
         deadline_s = time.monotonic() + seconds
         while time.monotonic() < deadline_s:
-            now = time.monotonic()
             for item in self._cluster.all_requests():
-                name, status = item["metadata"]["name"], item.get("status") or {}
-                times = self.seen_s.setdefault(name, [])
-                times += [now] * (int(status.get("failedAttempts", 0)) - len(times))
-                self.phases.setdefault(name, set()).add(status.get("phase", ""))
+                phase = (item.get("status") or {}).get("phase", "")
+                self.seen.setdefault(item["metadata"]["name"], set()).add(phase)
             time.sleep(0.04)
-
-    def gaps_s(self, name: str) -> list[float]:
-        times = self.seen_s[name]
-        return [later - earlier for earlier, later in itertools.pairwise(times)]

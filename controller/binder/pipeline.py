@@ -19,7 +19,7 @@ from controller.gpu import GPUConfigError, annotation, group_labels, groups_of_p
 from controller.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
 from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import FailurePolicy, PlannedPlugin
-from controller.reservation.service import ReservationError, Reservations, Usage
+from controller.reservation.service import ReservationError, Reservations, Reserved, Usage
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
 from controller.runtime.reconcile import Slot
@@ -51,8 +51,6 @@ class Attempt:
 _Stop = tuple[str, Failed]
 """The condition type of a step that stops the bind, and its failure."""
 
-_NOBODY: tuple[str, None] = (ConditionType.BOUND, None)
-
 OnWait = Callable[[str, str, Mapping[str, Outcome]], Awaitable[None]]
 """Told of a long wait: condition type, what for, and the outcomes so far. Must not raise."""
 
@@ -66,6 +64,21 @@ class _Step:
     @property
     def type(self) -> str:
         return self.plugin.condition_type
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """On whose behalf an attempt runs.
+
+    Attributes:
+        slot: Given back during waits.
+        on_wait: Told of long waits.
+        obsolete: Why the request is not to be bound any more, from what is known without asking the server.
+    """
+
+    slot: Slot
+    on_wait: OnWait
+    obsolete: Callable[[], Failed | None]
 
 
 class Pipeline:
@@ -132,29 +145,52 @@ class Pipeline:
         reserve = (ConditionType.GPU_RESERVED,) if is_fraction else ()
         return (*reserve, *(step.type for step in self.steps))
 
-    async def bind(
-        self, request: BindRequest, pod: Object, node: Object, slot: Slot, on_wait: OnWait
-    ) -> Attempt:
+    async def bind(self, request: BindRequest, pod: Object, node: Object, worker: "Worker") -> Attempt:
         """Binds the pod, or finds out why not.
 
         Args:
             request: The request.
             pod: Its pod, which is not assigned as far as known.
             node: Its node.
-            slot: Of the worker that does this.
-            on_wait: Told of long waits.
+            worker: Who does this.
 
         Raises:
             errors.ApiError: The server was not there; what is done so far stays, and is found done next time.
         """
+        return await self._run(request, pod, node, worker, lambda run: run.attempt())
+
+    async def take_back(
+        self, request: BindRequest, pod: Object, node: Object, worker: "Worker", failure: Failed
+    ) -> Attempt:
+        """Takes back what an earlier attempt, perhaps of another process, left; ends with the failure.
+
+        Args:
+            request: The request, which cannot be bound.
+            pod: Its pod, just read.
+            node: Its node, or what is known of it.
+            worker: Who does this.
+            failure: Why it cannot be bound.
+
+        Raises:
+            errors.ApiError: The server was not there.
+        """
+        return await self._run(request, pod, node, worker, lambda run: run.give_up(failure))
+
+    async def _run(
+        self,
+        request: BindRequest,
+        pod: Object,
+        node: Object,
+        worker: "Worker",
+        work: "Callable[[_Run], Awaitable[tuple[str, Ready | Failed]]]",
+    ) -> Attempt:
         interrupted: errors.ApiError | None = None
         groups = request.gpu_groups if request.is_fraction else ()
         with self._usage.of(groups, self._on_group_left):
             async with anyio.create_task_group() as tasks:
-                waits = _Waits(slot, tasks, on_wait)
-                run = _Run(self, request, pod, node, waits)
+                run = _Run(self, request, pod, node, _Waits(worker.slot, tasks, worker.on_wait), worker)
                 try:
-                    culprit, ending = await run.attempt()
+                    culprit, ending = await work(run)
                 except errors.ApiError as error:
                     interrupted = error  # raised outside, where the task group cannot wrap it
         if interrupted is not None:
@@ -200,7 +236,13 @@ class _Run:
     """One attempt."""
 
     def __init__(
-        self, pipeline: Pipeline, request: BindRequest, pod: Object, node: Object, waits: _Waits
+        self,
+        pipeline: Pipeline,
+        request: BindRequest,
+        pod: Object,
+        node: Object,
+        waits: _Waits,
+        worker: Worker,
     ) -> None:
         self.outcomes = waits.outcomes
         self._pipeline = pipeline
@@ -208,6 +250,8 @@ class _Run:
         self._steps = pipeline.steps
         self._request = request
         self._waits = waits
+        self._obsolete = worker.obsolete
+        self._reserved: tuple[Reserved, ...] = ()
         self._labels: Mapping[str, str] = {}
         self._context = BindContext(
             request=request, pod=pod, node=node, gpu_ids=(), waiting=waits.waiting, container_env={}
@@ -215,15 +259,46 @@ class _Run:
 
     async def attempt(self) -> tuple[str, Ready | Failed]:
         """Runs the steps; returns the culprit's condition type and the ending."""
-        culprit, failure = await self._prepare() or await self._reserve() or await self._pre_bind() or _NOBODY
-        if failure is None:
+        stop = (
+            await self._prepare()
+            or await self._reserve()
+            or await self._pre_bind()
+            or await self._look_again()
+        )
+        if stop is None:
             self._waits.step = ConditionType.BOUND
             ending = await self._post_binding()
             if isinstance(ending, Ready):
                 await self._post_bind()
                 return ConditionType.BOUND, ending
-            failure = ending
+            return await self.give_up(ending)
+        culprit, failure = stop
+        present = await self._standing()
+        if present is not None:
+            return ConditionType.BOUND, present  # somebody was faster, perhaps an earlier one of ours
         return culprit, await self._roll_back(failure)
+
+    async def give_up(self, failure: Failed) -> tuple[str, Failed]:
+        """Takes back what there is of this request's work; the failure is nobody's in particular."""
+        return ConditionType.BOUND, await self._roll_back(failure)
+
+    async def _look_again(self) -> _Stop | None:
+        """Whether, after all the waits, the request still stands and its GPUs are still held."""
+        obsolete = self._obsolete()
+        if obsolete is not None:
+            return ConditionType.BOUND, obsolete
+        return await self._of_reservations(self._pipeline.reservations.confirm(self._reserved))
+
+    async def _standing(self) -> Ready | None:
+        """Whether the pod is on its node although this attempt failed: then nothing may be taken back."""
+        try:
+            pod = await self._client.get(PODS, self._request.pod_name, self._request.namespace)
+        except errors.ApiError as error:
+            if error.transient:
+                raise
+            return None
+        verdict = judge_pod(self._request, pod, self._context.pod["metadata"]["uid"])
+        return verdict if isinstance(verdict, Ready) else None
 
     async def _prepare(self) -> _Stop | None:
         """What can be known before anything is touched: needs that the settings rule out, bad input."""
@@ -248,13 +323,24 @@ class _Run:
         if not self._request.is_fraction:
             return None
         self._waits.step = ConditionType.GPU_RESERVED
+        return await self._of_reservations(self._take_gpus())
+
+    async def _take_gpus(self) -> None:
         try:
             self._labels = group_labels(self._context.pod, self._request.gpu_groups)
-            devices = await self._pipeline.reservations.reserve(
-                self._request, self._context.pod, self._context.node, self._waits.waiting
-            )
         except GPUConfigError as error:
-            failure = Failed(Reason.INVALID_GPU_CONFIG, str(error), retry=False)
+            raise ReservationError(Reason.INVALID_GPU_CONFIG, str(error), retry=False) from error
+        self._reserved = await self._pipeline.reservations.reserve(
+            self._request, self._context.pod, self._context.node, self._waits.waiting
+        )
+        self._context = replace(self._context, gpu_ids=tuple(gpu.device for gpu in self._reserved))
+        text = ", ".join(f"group {gpu.group} is GPU {gpu.device}" for gpu in self._reserved)
+        self.outcomes[ConditionType.GPU_RESERVED] = Ready(f"{text} of node {self._request.node_name}")
+
+    async def _of_reservations(self, work: Awaitable[None]) -> _Stop | None:
+        """Runs work with reservations; what it raises becomes the outcome of that step."""
+        try:
+            await work
         except ReservationError as error:
             failure = Failed(error.reason, error.message, retry=error.retry)
         except errors.ApiError as error:
@@ -262,10 +348,6 @@ class _Run:
                 raise
             failure = failed_by(error)
         else:
-            self._context = replace(self._context, gpu_ids=devices)
-            pairs = zip(self._request.gpu_groups, devices, strict=True)
-            text = ", ".join(f"group {group} is GPU {device}" for group, device in pairs)
-            self.outcomes[ConditionType.GPU_RESERVED] = Ready(f"{text} of node {self._request.node_name}")
             return None
         self.outcomes[ConditionType.GPU_RESERVED] = failure
         return ConditionType.GPU_RESERVED, failure
@@ -381,8 +463,11 @@ class _Run:
         try:
             pod = await self._client.get(PODS, self._request.pod_name, self._request.namespace)
             present = pod["metadata"].get("labels") or {}
-            self._pipeline.labels_are_copied = labels.items() <= present.items()
-            if not self._pipeline.labels_are_copied:
+            copied = labels.items() <= present.items()
+            # A pod that had them before says nothing of the server.
+            if not copied or not groups_of_pod(self._context.pod):
+                self._pipeline.labels_are_copied = copied
+            if not copied:
                 await self._patch_pod({"labels": labels})
         except errors.ApiError as error:
             logger.bind(error=error.message).warning("It could not be seen whether a pod has its labels")
@@ -416,6 +501,8 @@ class _Run:
                 return await self._client.get(PODS, self._request.pod_name, self._request.namespace)
             except errors.NotFoundError:
                 return None
+            except errors.ForbiddenError:
+                raise  # without the right to look, nothing may be taken back
             except errors.ApiError as error:
                 log = logger.bind(cause=cause.message, error=error.message)
                 log.warning("It is unclear whether the pod was bound, and it cannot be read yet")
@@ -438,13 +525,17 @@ class _Run:
             try:
                 if step.plugin.concerns(self._context):
                     await step.plugin.rollback(self._context)
-            except Exception as error:  # noqa: BLE001 -- the others must be taken back all the same
+            except Exception as error:
+                if isinstance(error, errors.ApiError) and error.transient:
+                    raise  # the attempt is repeated, and this with it
                 logger.bind(plugin=step.plugin.name, error=repr(error)).error("A rollback failed")
                 faults.append(f"{step.plugin.name} could not take back its work: {error}")
         try:
             if self._may_have_labels():
                 await self._pipeline.take_off_labels(self._request, self._context.pod)
         except errors.ApiError as error:
+            if error.transient:
+                raise
             logger.bind(error=error.message).error("The GPU groups could not be taken off a pod")
             faults.append(f"the pod keeps its GPU group labels: {error.message}")
         if not faults:

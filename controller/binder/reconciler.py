@@ -24,8 +24,7 @@ from controller.api import (
     is_over,
 )
 from controller.binder import status as statuses
-from controller.binder.pipeline import Attempt, Pipeline, failed_by, judge_pod
-from controller.gpu import groups_of_pod, is_finished
+from controller.binder.pipeline import Attempt, Pipeline, Worker, failed_by, judge_pod
 from controller.outcome import Failed, Outcome, Ready
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change, Key, key_of
@@ -90,8 +89,31 @@ class BindRequestReconciler:
             return await self._discard(item, request, slot)
         # Two requests may name one pod: the second has to see what became of the first.
         async with self._pods.hold((request.namespace, request.pod_name), slot.released):
-            attempt, pod = await self._attempt(item, request, slot)
+            if self._obsolete(item) is not None:
+                return Result()  # it was deleted or changed while it waited for the other
+            pod: Object | None = None
+            try:
+                attempt, pod = await self._attempt(item, request, slot)
+            except errors.ApiError:
+                raise
+            except Exception as error:  # noqa: BLE001 -- it must reach the status, or nobody would know
+                logger.exception("A bind failed in an unforeseen way")
+                failure = Failed(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+                attempt = self._unattempted(failure, request)
             return await self._conclude(item, request, pod, attempt, slot)
+
+    def _obsolete(self, item: Object) -> Failed | None:
+        """Why a request that was read before is not to be bound any more, as far as the cache knows."""
+        metadata = item["metadata"]
+        name = f"{metadata['namespace']}/{metadata['name']}"
+        held = self._caches.requests.get(metadata["name"], metadata["namespace"])
+        if held is None or held["metadata"]["uid"] != metadata["uid"]:
+            return Failed(Reason.REQUEST_DELETED, f"request {name} was deleted", retry=False)
+        if is_over(held):
+            return Failed(Reason.REQUEST_DELETED, f"request {name} is over", retry=False)
+        if held["metadata"].get("generation") != metadata.get("generation"):
+            return Failed(Reason.REQUEST_CHANGED, f"request {name} was changed while it was worked on")
+        return None
 
     def _unattempted(self, ending: Ready | Failed, request: BindRequest | None) -> Attempt:
         order = self._pipeline.order(is_fraction=request is not None and request.is_fraction)
@@ -119,33 +141,36 @@ class BindRequestReconciler:
         Returns:
             The attempt, and the pod if there is one.
         """
-        try:
-            pod, verdict = await self._find_pod(request)
-            node = await self._find_node(request) if verdict is None else None
-            if pod is not None and isinstance(verdict, Failed) and _has_our_labels(request, pod):
-                await self._pipeline.take_off_labels(request, pod)
-        except errors.ApiError as error:
-            if error.transient:
-                raise
-            return self._unattempted(failed_by(error), request), None
-        if verdict is None and node is None:
-            verdict = Failed(Reason.NODE_GONE, f"node {request.node_name} does not exist")
-        if verdict is not None:
-            return self._unattempted(verdict, request), pod
-        assert pod is not None  # noqa: S101 -- or there was a verdict
-        assert node is not None  # noqa: S101
 
         async def on_wait(type_: str, what: str, outcomes: Mapping[str, Outcome]) -> None:
             await self._show_waiting(item, request, {type_: what}, outcomes)
 
-        return await self._pipeline.bind(request, pod, node, slot, on_wait), pod
+        worker = Worker(slot, on_wait, lambda: self._obsolete(item))
+        try:
+            pod, verdict = await self._find_pod(request)
+            node = await self._find_node(request) if verdict is None else None
+        except errors.ApiError as error:
+            if error.transient:
+                raise
+            return self._unattempted(failed_by(error), request), None
+        if pod is not None and verdict is None and node is not None:
+            return await self._pipeline.bind(request, pod, node, worker), pod
+        if verdict is None:
+            verdict = Failed(Reason.NODE_GONE, f"node {request.node_name} does not exist")
+        if pod is None or isinstance(verdict, Ready) or verdict.reason == Reason.POD_REPLACED:
+            return self._unattempted(verdict, request), pod
+        # An attempt that was broken off may have left its work on a pod that cannot be bound any more.
+        stub: Object = {"metadata": {"name": request.node_name}}
+        return await self._pipeline.take_back(request, pod, stub, worker, verdict), pod
 
     async def _find_pod(self, request: BindRequest) -> tuple[Object | None, Ready | Failed | None]:
-        """The pod and what is to be said of it; a bad word is said only after a live read."""
+        """The pod and what is to be said of it; a last word is said only after a live read."""
         pod = self._caches.pods.get(request.pod_name, request.namespace)
         if pod is not None:
             verdict = judge_pod(request, pod, request.owner_uid)
-            if not isinstance(verdict, Failed):
+            # Without an owner the pod may be an earlier one of that name, whose end the cache has not seen.
+            unsure = isinstance(verdict, Ready) and request.owner_uid is None
+            if not isinstance(verdict, Failed) and not unsure:
                 return pod, verdict
         try:
             pod = await self._client.get(PODS, request.pod_name, request.namespace)
@@ -182,7 +207,8 @@ class BindRequestReconciler:
                 attempts=report.status["failedAttempts"],
                 retry_in_s=report.result.requeue_after_s,
             ).warning("A bind failed")
-        if not await self._write_status(item, report.status, attempt.order, slot):
+        stored = await self._write_status(item, report.status, attempt.order, slot)
+        if not stored and not isinstance(attempt.ending, Ready):
             return Result()
         if request is not None:
             await self._tell_pod(request, pod, report, now)
@@ -291,12 +317,6 @@ class BindRequestReconciler:
             logger.bind(pod=metadata["name"], error=error.message).warning(
                 "The pod's condition could not be written"
             )
-
-
-def _has_our_labels(request: BindRequest, pod: Object) -> bool:
-    """Whether an attempt that was broken off left GPU groups on this pod."""
-    ours = request.owner_uid in (None, pod["metadata"]["uid"])
-    return ours and not is_finished(pod) and bool(groups_of_pod(pod))
 
 
 def _reference(item: Object) -> dict[str, str]:

@@ -37,6 +37,7 @@ from controller.runtime.reconcile import Result, Slot
 from controller.runtime.reporting import EventRecorder
 
 _RUNNING = "Running"
+_LOOK_AGAIN_S = 30.0
 
 
 def pod_key(namespace: str, name: str) -> str:
@@ -108,8 +109,8 @@ class GroupReconciler:
             users = [pod for pod in self._caches.pods.by_index(GROUP_INDEX, group) if not is_finished(pod)]
             reservations = self._caches.reservations.by_index(GROUP_INDEX, group)
             if users and not reservations and not any(map(self._may_bind, requests)):
-                await self._evict(group, users)
-            elif users or any(map(self._protects, requests)):
+                return await self._evict(group, users)
+            if users or any(map(self._protects, requests)):
                 await self._remove_rivals(group, reservations)
             elif reservations and not await self._is_needed(group, requests):
                 for pod in reservations:
@@ -135,8 +136,8 @@ class GroupReconciler:
     async def _label(self, item: Object, group: str) -> None:
         """Gives an assigned pod its group labels, where the server did not take them from the Binding."""
         pod = self._pod_of(item)
-        if pod is None or group in groups_of_pod(pod) or is_finished(pod):
-            return
+        if pod is None or groups_of_pod(pod) or is_finished(pod):
+            return  # a pod with other groups than these is not ours to correct
         try:
             request = BindRequest.parse(item)
             labels = needs_labels(request, pod)
@@ -155,8 +156,8 @@ class GroupReconciler:
         """Whether a live look finds a user of the group that the caches do not show."""
         for selector in (f"{GROUP_LABEL}={group}", f"{GROUP_LABEL_PREFIX}{group}={group}"):
             page = await self._client.list_page(PODS, {"labelSelector": selector})
-            reserved = {key_of(pod) for pod in self._caches.reservations}
-            if any(key_of(pod) not in reserved and not is_finished(pod) for pod in page.get("items") or ()):
+            users = [pod for pod in page.get("items") or () if not self._is_reservation(pod)]
+            if not all(map(is_finished, users)):
                 return True
         for item in requests:
             if BindStatus.of(item).phase != Phase.SUCCEEDED:
@@ -176,21 +177,24 @@ class GroupReconciler:
         if len(alive) < 2 or not any(annotation(pod, GPU_INDEX) for pod in alive):
             return
         kept = await self._reservations.find(group)
+        if kept is None or not await self._reservations.is_alive(kept):
+            return  # the next change of the cache has it looked at again
         for pod in alive:
-            if kept is not None and pod["metadata"]["uid"] != kept["metadata"]["uid"]:
+            if pod["metadata"]["uid"] != kept["metadata"]["uid"]:
                 await self._reservations.remove(pod)
 
-    async def _evict(self, group: str, users: Iterable[Object]) -> None:
+    async def _evict(self, group: str, users: Iterable[Object]) -> Result:
         """Deletes pods that run on a GPU which nothing holds for them: it may be given to others (B-78)."""
         if self._caches.reservations.problem is not None:
-            return  # what cannot be seen is not missing
+            return Result(_LOOK_AGAIN_S)  # what cannot be seen is not missing
         selector = {"labelSelector": f"{GROUP_LABEL}={group}"}
         page = await self._client.list_page(PODS, selector)
         if any(self._is_reservation(pod) for pod in page.get("items") or ()):
-            return
+            return Result()
         for user in users:
             if (user.get("status") or {}).get("phase") == _RUNNING:
                 await self._evict_one(group, user)
+        return Result()
 
     def _is_reservation(self, pod: Object) -> bool:
         """Whether a pod holds a GPU; one that a binder with other settings made elsewhere does, too."""

@@ -65,6 +65,23 @@ class GroupCaches:
     reservations: Cache
 
 
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A reserved GPU.
+
+    Attributes:
+        group: The scheduler's name for it.
+        device: What the reservation pod reported.
+        name: Of the reservation pod.
+        uid: Of the reservation pod.
+    """
+
+    group: str
+    device: str
+    name: str
+    uid: str
+
+
 class Usage:
     """The groups that binds of this process use right now, and the locks of groups."""
 
@@ -73,6 +90,8 @@ class Usage:
         self.locks: KeyedLock[str] = KeyedLock()
         self.made: dict[str, Object] = {}
         """Reservation pods that binds under way have made, by group, until the cache shows them."""
+        self.told: set[str] = set()
+        """Groups whose device a bind under way goes by."""
 
     def is_used(self, group: str) -> bool:
         """Whether a bind is under way that needs the group."""
@@ -91,6 +110,7 @@ class Usage:
                 if self._counts[group] <= 0:
                     del self._counts[group]
                     self.made.pop(group, None)
+                    self.told.discard(group)
                     left(group)
 
 
@@ -102,6 +122,7 @@ class _Wait:
     user: Object
     waiting: Waiting
     deadline_s: float
+    user_is_cached: bool
 
 
 class Reservations:
@@ -123,7 +144,7 @@ class Reservations:
 
     async def reserve(
         self, request: BindRequest, pod: Object, node: Object, waiting: Waiting
-    ) -> tuple[str, ...]:
+    ) -> tuple[Reserved, ...]:
         """Reserves the request's groups; the caller has marked them as used.
 
         Args:
@@ -133,24 +154,46 @@ class Reservations:
             waiting: Around each wait for somebody else.
 
         Returns:
-            The devices, in the order of the request's groups.
+            The GPUs, in the order of the request's groups.
 
         Raises:
             ReservationError: A GPU could not be reserved.
             errors.ApiError: The server was not there.
         """
         _check_groups(request.gpu_groups)
-        wait = _Wait(request, pod, waiting, anyio.current_time() + self._options.timeout_s)
+        is_cached = self._caches.pods.get(request.pod_name, request.namespace) is not None
+        wait = _Wait(request, pod, waiting, anyio.current_time() + self._options.timeout_s, is_cached)
         held: dict[str, Object] = {}
         # All are made before any is waited for; in the order of their names, as everybody does.
         for group in sorted(request.gpu_groups):
             held[group] = await self._hold(group, node, wait)
-        return tuple(
-            [
-                annotation(held[group], GPU_INDEX) or await self._device(group, held[group], wait)
-                for group in request.gpu_groups
-            ]
-        )
+        reserved: list[Reserved] = []
+        for group in request.gpu_groups:
+            pod = held[group]
+            device = annotation(pod, GPU_INDEX) or await self._device(group, pod, wait)
+            twin = next((other.group for other in reserved if other.device == device), None)
+            if twin is not None:
+                text = f"GPU groups {twin} and {group} report the same device {device}"
+                raise ReservationError(Reason.RESERVATION_CONFLICT, text)
+            self._usage.told.add(group)
+            reserved.append(Reserved(group, device, pod["metadata"]["name"], pod["metadata"]["uid"]))
+        return tuple(reserved)
+
+    async def confirm(self, reserved: Sequence[Reserved]) -> None:
+        """Sees whether the GPUs are still held; what the cache does not show is read live.
+
+        Raises:
+            ReservationError: One is not.
+            errors.ApiError: The server was not there.
+        """
+        for gpu in reserved:
+            pod = self._caches.reservations.get(gpu.name, self.namespace)
+            if pod is None or not _holds(pod, gpu):
+                pod = await self._read(gpu.name)
+            if pod is None or not _holds(pod, gpu):
+                name = f"{self.namespace}/{gpu.name}"
+                text = f"reservation pod {name} of GPU group {gpu.group} has gone, or holds another device"
+                raise ReservationError(Reason.RESERVATION_LOST, text)
 
     async def _hold(self, group: str, node: Object, wait: _Wait) -> Object:
         """The living reservation pod of a group, found or made."""
@@ -159,13 +202,15 @@ class Reservations:
             async with self._usage.locks.hold(group):
                 found = await self.find(group)
                 if found is not None:
+                    self._usage.made.pop(group, None)
                     return _on_node(found, node, group)
+                made = self._usage.made.get(group)
+                if made is not None:
+                    return _on_node(made, node, group)
                 self._refuse_if_lost(group, wait.user)
                 former = self._caches.reservations.get(name, namespace)
                 if former is None or self._was_removed(former):
-                    created = self._usage.made.get(group)
-                    if created is None:
-                        created = await self._create(group, wait.user, node)
+                    created = await self._create(group, wait.user, node)
                     if created is not None:
                         self._usage.made[group] = created
                         return _on_node(created, node, group)
@@ -237,6 +282,8 @@ class Reservations:
     async def _refuse_while_scaling(self) -> None:
         """New GPUs wait while the autoscaler's own pods wait for nodes (B-82)."""
         namespace = self._options.scale_adjust_namespace
+        if not namespace:
+            return
         selector = {"fieldSelector": f"metadata.namespace={namespace},status.phase=Pending,spec.nodeName="}
         try:
             page = await self._client.list_page(PODS, selector)
@@ -252,6 +299,9 @@ class Reservations:
 
     def _refuse_if_lost(self, group: str, user: Object) -> None:
         """Pods that run on the GPU of a lost reservation: a new one would get another GPU than theirs."""
+        if group in self._usage.told:
+            text = f"GPU group {group} has lost its reservation while another pod is being bound to its GPU"
+            raise ReservationError(Reason.RESERVATION_LOST, text)
         for other in live(self._caches.pods.by_index(GROUP_INDEX, group)):
             if other["spec"].get("nodeName") and other["metadata"]["uid"] != user["metadata"]["uid"]:
                 name = "/".join(key_of(other))
@@ -266,6 +316,7 @@ class Reservations:
                 PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_period_s=0
             )
         except (errors.NotFoundError, errors.ConflictError):
+            self._removed.append(metadata["uid"])  # by somebody else
             return
         self._removed.append(metadata["uid"])
         for group in groups_of_pod(pod):
@@ -320,6 +371,7 @@ class Reservations:
                     with anyio.move_on_after(wait.deadline_s - anyio.current_time()) as scope:
                         await signal.wait()
                     if scope.cancelled_caught:
+                        self._usage.made.pop(group, None)
                         return await self._last_look(made)
                     told = True
 
@@ -361,10 +413,14 @@ class Reservations:
             text = f"request {request.namespace}/{request.name} was deleted"
             raise ReservationError(Reason.REQUEST_DELETED, text, retry=False)
         pod = self._caches.pods.get(request.pod_name, request.namespace)
-        if pod is None:
-            return  # not of our scheduler, or the cache lags; the bind itself will tell
-        gone = pod["metadata"].get("deletionTimestamp") or pod["metadata"]["uid"] != user["metadata"]["uid"]
-        if gone or is_finished(pod):
+        if pod is None and not wait.user_is_cached:
+            return  # not of our scheduler; the bind itself will tell
+        if (
+            pod is None
+            or pod["metadata"].get("deletionTimestamp")
+            or pod["metadata"]["uid"] != user["metadata"]["uid"]
+            or is_finished(pod)
+        ):
             text = f"pod {request.namespace}/{request.pod_name} ended before its GPU was reserved"
             raise ReservationError(Reason.POD_TERMINATING, text, retry=False)
 
@@ -379,6 +435,13 @@ class Reservations:
         limit_s = self._options.timeout_s
         text = f"reservation pod {name} reported no GPU within {limit_s:g} s; its phase is {phase}"
         raise ReservationError(Reason.RESERVATION_TIMEOUT, text)
+
+    async def is_alive(self, pod: Object) -> bool:
+        """Whether a live read finds this very reservation pod, and alive."""
+        found = await self._read(pod["metadata"]["name"])
+        return (
+            found is not None and found["metadata"]["uid"] == pod["metadata"]["uid"] and not _is_dead(found)
+        )
 
     async def _read(self, name: str) -> Object | None:
         try:
@@ -409,6 +472,12 @@ def _on_node(found: Object, node: Object, group: str) -> Object:
 
 def _is_dead(pod: Object) -> bool:
     return is_finished(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _holds(pod: Object, gpu: Reserved) -> bool:
+    """Whether the pod is this reservation, alive, with this device."""
+    same = pod["metadata"]["uid"] == gpu.uid and annotation(pod, GPU_INDEX) == gpu.device
+    return same and not _is_dead(pod)
 
 
 def _is_older(pod: Object, other: Object) -> bool:

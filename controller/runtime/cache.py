@@ -210,6 +210,8 @@ class Cache:
             )
         self.problem = error.message
         self._version = ""
+        # What is not followed is not known. Nobody is told of deletions: nothing has been deleted.
+        self._objects, self._indexes = {}, self._index(())
         self._settled.set()
 
     async def _list(self) -> None:

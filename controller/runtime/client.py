@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -22,12 +23,12 @@ import orjson
 from loguru import logger
 
 from controller.runtime import errors
-from controller.runtime.session import Response, Session
+from controller.runtime.session import CertificateError, Response, Session
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server writes it. What comes from a cache is read-only."""
 
-_BROKEN = (httpx.HTTPError, kr8s.APITimeoutError, aiohttp.ClientError)
+_BROKEN = (httpx.HTTPError, kr8s.APITimeoutError, aiohttp.ClientError, CertificateError)
 """How the ways to the server break: the first request of kr8s goes by httpx, all others by aiohttp."""
 _RELOGIN_INTERVAL_S = 1.0
 _RETRY_AFTER_S = 1.0
@@ -75,6 +76,10 @@ class ClientOptions:
     observe: Callable[[str, str, str], None] | None = None
 
 
+class CredentialsError(ValueError):
+    """There are no credentials, or they cannot be read."""
+
+
 class TokenBucket:
     """Lets `qps` callers a second pass, and `burst` at once; in the order in which they came."""
 
@@ -120,7 +125,8 @@ class _Call:
 
     @property
     def url(self) -> str:
-        return "/".join(part for part in (self.resource.plural, self.name, self.subresource) if part)
+        parts = (self.resource.plural, quote(self.name, safe=""), self.subresource)
+        return "/".join(part for part in parts if part)
 
     def __str__(self) -> str:
         if self.path:
@@ -153,10 +159,10 @@ class Client:
         """Loads the credentials and says hello to the server, until it answers.
 
         Raises:
-            ValueError: No usable credentials were found, or the kubeconfig is broken.
+            CredentialsError: No usable credentials were found, or the kubeconfig is broken.
         """
         if options.kubeconfig and not await anyio.Path(options.kubeconfig).is_file():
-            raise ValueError(f"kubeconfig {options.kubeconfig} does not exist")
+            raise CredentialsError(f"kubeconfig {options.kubeconfig} does not exist")
         delay_s = 0.5
         while True:
             try:
@@ -172,7 +178,7 @@ class Client:
                 delay_s = min(delay_s * 2, 10.0)
             except Exception as error:
                 # kr8s trips over a broken file in many ways: TypeError, IndexError, errors of YAML, ...
-                raise ValueError(f"the credentials cannot be loaded: {_sentence(error)}") from error
+                raise CredentialsError(f"the credentials cannot be loaded: {_sentence(error)}") from error
         client = cls(api, options)
         await client._use_credentials()
         return client
@@ -192,10 +198,16 @@ class Client:
         self._may_write = may_write
 
     async def get(
-        self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str = ""
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+        urgent: bool = False,
     ) -> Object:
-        """Reads one object, live."""
-        return await self._request(_Call("GET", resource, namespace, name, subresource))
+        """Reads one object, live; `urgent` as in `update`."""
+        return await self._request(_Call("GET", resource, namespace, name, subresource), urgent=urgent)
 
     async def list_page(self, resource: Resource, params: Mapping[str, str]) -> Object:
         """Reads one page of a list over all namespaces; `params` are the API's own query parameters."""
@@ -320,24 +332,35 @@ class Client:
         wait_s = 0.0 if urgent else self._bucket.reserve()
         if wait_s > 0:
             await anyio.sleep(wait_s)
-        if call.writes and not urgent and self._may_write is not None and not self._may_write():
-            raise errors.FencedError(str(call), "this process does not hold the leader's lease")
         async with AsyncExitStack() as stack:
-            response = await self._answer(call, stack)
+            response = await self._answer(call, stack, urgent=urgent)
             try:
                 answer: Object = orjson.loads(response.content)
             except orjson.JSONDecodeError as error:
                 raise errors.NoAnswerError(str(call), f"the answer is no JSON: {error}") from error
             return answer
 
-    async def _answer(self, call: _Call, stack: AsyncExitStack, *, stream: bool = False) -> Response:
+    async def _answer(
+        self, call: _Call, stack: AsyncExitStack, *, stream: bool = False, urgent: bool = False
+    ) -> Response:
         """Sends until there is an answer: once more after a new login, again when told to wait."""
         refused: errors.StatusError | None = None
+        trusted_anew = False
         try:
             with anyio.fail_after(self._options.deadline_s):
                 while True:
+                    if call.writes and not urgent and self._may_write is not None and not self._may_write():
+                        text = "this process does not hold the leader's lease"
+                        raise errors.FencedError(str(call), text)
                     sent_s = anyio.current_time()
-                    response = await stack.enter_async_context(self._send(call, stream=stream))
+                    try:
+                        response = await stack.enter_async_context(self._send(call, stream=stream))
+                    except CertificateError:
+                        if trusted_anew:
+                            raise
+                        trusted_anew = True  # the authority may have been changed, and its file with it
+                        await self._log_in(since_s=sent_s)
+                        continue
                     self._observe(call.method, str(response.status_code))
                     if response.status_code < 400:
                         return response

@@ -136,8 +136,8 @@ class ServerError(StatusError):
 
     @property
     def transient(self) -> bool:
-        """Only 503 says that the server as a whole is not there."""
-        return self.code == 503
+        """503: the server as a whole is not there. 504: it cannot say what became of the write."""
+        return self.code in (503, 504)
 
 
 _BY_STATUS: Mapping[int, type[StatusError]] = {

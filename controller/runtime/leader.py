@@ -138,7 +138,7 @@ class Lease:
         options = self._options
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         try:
-            found = await self._client.get(LEASES, options.name, options.namespace)
+            found = await self._client.get(LEASES, options.name, options.namespace, urgent=True)
         except errors.NotFoundError:
             spec = {**self._spec(now), "acquireTime": now, "leaseTransitions": 0}
             metadata = {"name": options.name, "namespace": options.namespace}

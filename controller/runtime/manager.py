@@ -41,7 +41,7 @@ class ManagerOptions:
     recorder: EventRecorder
     services: Sequence[Service] = ()
     lease: Lease | None = None
-    grace_s: float = 30.0
+    grace_s: float = 24.0
 
 
 class Manager:

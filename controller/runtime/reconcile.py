@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -122,16 +123,26 @@ class Controller(Generic[K]):
         self.queue = queue
         self._reconciler = reconciler
         self._workers = _Workers(max_concurrent)
+        self._sources: list[tuple[Cache, Callable[[Change], Iterable[K]]]] = []
         self._observer = observer
 
     def watch(self, cache: Cache, to_keys: Callable[[Change], Iterable[K]]) -> None:
-        """Has the keys that `to_keys` makes of each change worked on; it must do no I/O."""
+        """Has the keys that `to_keys` makes of each change worked on; it must do no I/O.
 
-        def enqueue(change: Change) -> None:
-            for key in to_keys(change):
-                self.queue.add(key)
+        `run` begins with what the caches hold: until then, perhaps for weeks on a standby, nothing queues up.
+        """
+        self._sources.append((cache, to_keys))
 
-        cache.subscribe(enqueue)
+    def _begin(self) -> None:
+        for cache, to_keys in self._sources:
+            enqueue = partial(self._enqueue, to_keys)
+            cache.subscribe(enqueue)
+            for item in cache:
+                enqueue(Change(None, item))
+
+    def _enqueue(self, to_keys: Callable[[Change], Iterable[K]], change: Change) -> None:
+        for key in to_keys(change):
+            self.queue.add(key)
 
     def stop(self) -> None:
         """Takes no more keys; `run` returns when those under way are done. Those that wait are cancelled."""
@@ -140,6 +151,7 @@ class Controller(Generic[K]):
 
     async def run(self) -> None:
         """Works until stopped."""
+        self._begin()
         async with anyio.create_task_group() as tasks:
             while (key := await self.queue.get()) is not None:
                 await self._workers.start()

@@ -15,6 +15,13 @@ from yarl import URL
 _KEEP_ALIVE_S = 60.0
 
 
+class CertificateError(Exception):
+    """The server's certificate is not one that we trust.
+
+    Not an `ssl.SSLError`: on those kr8s would make a session of its own.
+    """
+
+
 class Response:
     """An answer; its body is there at once, or read by `chunks` if it is a stream.
 
@@ -92,8 +99,11 @@ class Session:
     ) -> Response:
         """Sends a request and reads the answer; the names are httpx's."""
         sent = self._send(method, url, params, content, headers, extensions)
-        async with sent as answer:
-            return Response(answer, await answer.read())
+        try:
+            async with sent as answer:
+                return Response(answer, await answer.read())
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise CertificateError(str(error)) from error
 
     @asynccontextmanager
     async def stream(
@@ -105,8 +115,11 @@ class Session:
         extensions: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Response]:
         """Sends a request whose answer is read as it comes."""
-        async with self._send(method, url, params, None, None, extensions) as answer:
-            yield Response(answer, b"")
+        try:
+            async with self._send(method, url, params, None, None, extensions) as answer:
+                yield Response(answer, b"")
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise CertificateError(str(error)) from error
 
     def _send(
         self,

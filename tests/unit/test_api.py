@@ -278,3 +278,15 @@ def test_garbage_is_not_over_by_accident() -> None:
     for garbage in GARBAGE:
         assert is_over({**item(garbage, generation=1), "status": garbage}) is False
     assert is_over(item()) is False
+
+
+@pytest.mark.parametrize(
+    "name", ["n1#x", "p?x=1", "../../kube-system/pods/v", "a\nb", "A", "-a", "a.", "a" * 254]
+)
+@pytest.mark.parametrize("field", ["podName", "selectedNode"])
+def test_a_name_that_no_object_can_have(field: str, name: str) -> None:
+    """Such a name must not reach a path, where it could mean another object."""
+    spec = {"podName": "p", "selectedNode": "n", field: name}
+    item = {"metadata": {"namespace": "t", "name": "r", "uid": "u"}, "spec": spec}
+    with pytest.raises(InvalidRequestError, match=f"spec.{field} is .*, which is no name of an object"):
+        BindRequest.parse(item)

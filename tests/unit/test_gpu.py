@@ -162,13 +162,24 @@ def test_the_groups_of_a_pod_are_in_labels_of_both_forms(
     assert groups_of_pod(pod(labels=labels)) == groups
 
 
-@pytest.mark.parametrize("spec", [None, "text", {}, {"selectedGPUGroups": None}, {"selectedGPUGroups": "g"}])
-def test_a_request_without_groups(spec: object) -> None:
-    assert groups_of_request({"spec": spec}) == frozenset()
+@pytest.mark.parametrize("groups", [None, "g", {}, [], [7]])
+@pytest.mark.parametrize("spec", [None, "text", {}, {"receivedResourceType": "Fraction"}])
+def test_a_request_without_groups(spec: object, groups: object) -> None:
+    whole = {**spec, "selectedGPUGroups": groups} if isinstance(spec, dict) else spec
+    assert groups_of_request({"spec": whole}) == frozenset()
 
 
 def test_the_groups_of_a_request_that_is_malformed_otherwise() -> None:
-    assert groups_of_request({"spec": {"selectedGPUGroups": ["g", 7, None, "h", "g"]}}) == {"g", "h"}
+    spec = {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g", 7, None, "h", "g"]}
+    assert groups_of_request({"spec": spec}) == {"g", "h"}
+
+
+@pytest.mark.parametrize("kind", ["Regular", "MigInstance", "", None])
+def test_only_a_share_has_groups(kind: str | None) -> None:
+    """Else a pod with a GPU of its own would be labelled, found without a reservation, and deleted."""
+    assert (
+        groups_of_request({"spec": {"receivedResourceType": kind, "selectedGPUGroups": ["g"]}}) == frozenset()
+    )
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ async def test_403_of_a_server_that_is_not_ready_is_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("status", "transient"), [(500, False), (502, False), (503, True), (504, False), (418, False)]
+    ("status", "transient"), [(500, False), (502, False), (503, True), (504, True), (418, False)]
 )
 async def test_answers_that_are_no_status(client: Client, proxy: Proxy, status: int, transient: bool) -> None:
     with proxy.rule(Rule(Answer(status, "<html>sorry"))), pytest.raises(errors.StatusError) as caught:

@@ -6,6 +6,7 @@ import pytest
 from controlplane import ControlPlane
 from kubelet import Kubelet
 
+from tests.proxy import Proxy
 from tests.sharing import Agents, Sharing
 
 
@@ -15,6 +16,14 @@ def agents(control_plane: ControlPlane) -> Iterator[Agents]:
     decisions = Agents()
     with Kubelet(control_plane, answer=decisions):
         yield decisions
+
+
+@pytest.fixture(scope="module")
+def proxy(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """A proxy before the API server, for all tests of a module."""
+    directory = tmp_path_factory.mktemp("proxy")
+    with Proxy(control_plane.url, control_plane.ca_file, directory) as running:
+        yield running
 
 
 @pytest.fixture

@@ -18,13 +18,6 @@ SERVER_ERROR = Answer(500, {"kind": "Status", "code": 500, "message": "etcd is t
 
 
 @pytest.fixture(scope="module")
-def proxy(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    directory = tmp_path_factory.mktemp("proxy")
-    with Proxy(control_plane.url, control_plane.ca_file, directory) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def binder(
     control_plane: ControlPlane, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Binder]:

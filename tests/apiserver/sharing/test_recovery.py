@@ -15,13 +15,6 @@ STEPS = ("reservation", "wait", "map", "evar", "binding", "status")
 
 
 @pytest.fixture(scope="module")
-def proxy(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    directory = tmp_path_factory.mktemp("proxy")
-    with Proxy(control_plane.url, control_plane.ca_file, directory) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def shared(
     control_plane: ControlPlane, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Binder]:

@@ -61,7 +61,7 @@ def test_what_leaves_a_write_unclear() -> None:
 
 def test_what_is_the_fault_of_the_server_and_passes() -> None:
     transient = {code for code in range(400, 600) if errors.from_status("", code, {}, "").transient}
-    assert transient == {401, 429, 503}
+    assert transient == {401, 429, 503, 504}
     assert errors.NoAnswerError("", "").transient
     assert errors.FencedError("", "").transient
 
