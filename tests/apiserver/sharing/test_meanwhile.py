@@ -1,6 +1,5 @@
 """What happens between a reservation and the binding, while a bind waits for something else."""
 
-
 import pytest
 from controlplane import ControlPlane
 
