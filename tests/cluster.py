@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from controlplane import ControlPlane, RequestError
@@ -46,7 +46,7 @@ class Cluster:
         self.requests = f"/apis/{REQUEST_VERSION}/namespaces/{namespace}/bindrequests"
 
     @classmethod
-    def fresh(cls, plane: ControlPlane) -> "Cluster":
+    def fresh(cls, plane: ControlPlane) -> Self:
         """A namespace of one's own, with the ServiceAccount without which no pod can be created in it."""
         name = f"test-{uuid4().hex[:10]}"
         plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})

@@ -1,12 +1,13 @@
 """Pods that share GPUs on a real control plane: made as KAI's admission webhook and scheduler make them."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, TypedDict, Unpack
 from uuid import uuid4
 
 from controlplane import ControlPlane, RequestError
-from kubelet import Answer, device_of
+from kubelet import Answer, Kubelet, device_of
 
 from controller.runtime.client import Object
 from tests.cluster import MERGE, STRATEGIC, Cluster
@@ -119,6 +120,14 @@ class Agents:
             self._decisions.pop(group, None)
 
 
+@contextmanager
+def playing_agents(plane: ControlPlane) -> Iterator[Agents]:
+    """Plays kubelet and reservation agent; tests say by group what it does."""
+    agents = Agents()
+    with Kubelet(plane, answer=agents):
+        yield agents
+
+
 def group_of(pod: Object) -> str:
     """The group that a reservation pod is for."""
     return str((pod["metadata"].get("labels") or {}).get(GROUP_LABEL, ""))
@@ -135,6 +144,13 @@ class Sharing(Cluster):
         super().__init__(plane, namespace)
         self.agents = Agents()
         self.config_maps = f"/api/v1/namespaces/{namespace}/configmaps"
+
+    @classmethod
+    def beside(cls, plane: ControlPlane, agents: Agents) -> Self:
+        """A fresh namespace, whose reservation pods these agents answer for."""
+        made = cls.fresh(plane)
+        made.agents = agents
+        return made
 
     def group(self, name: str = "g") -> str:
         """A group that no other test has."""

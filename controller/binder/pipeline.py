@@ -112,34 +112,6 @@ class Pipeline:
         self._usage = usage
         self._on_group_left = on_group_left
 
-    async def take_off_labels(self, request: BindRequest, pod: Object) -> None:
-        """Takes the group labels off a pod that did not get to its node: no GPU is held for it there.
-
-        Args:
-            request: The request.
-            pod: Its pod; another one of that name is left alone.
-
-        Raises:
-            errors.ApiError: They could not be taken off.
-        """
-        try:
-            found = await self.client.get(PODS, request.pod_name, request.namespace)
-        except errors.NotFoundError:
-            return
-        metadata, node_name = found["metadata"], found["spec"].get("nodeName")
-        if metadata["uid"] != pod["metadata"]["uid"] or node_name == request.node_name:
-            return
-        labels: Mapping[str, str] = metadata.get("labels") or {}
-        # On another node it may have groups of that one.
-        names = [
-            name
-            for name, value in labels.items()
-            if is_group_label(name) and (not node_name or value in request.gpu_groups)
-        ]
-        if names:
-            body: Object = {"metadata": {"uid": metadata["uid"], "labels": dict.fromkeys(names)}}
-            await self.client.patch(PODS, metadata["name"], body, metadata["namespace"])
-
     def order(self, *, is_fraction: bool) -> tuple[str, ...]:
         """Condition types of the steps for a request, in the order in which they run."""
         reserve = (ConditionType.GPU_RESERVED,) if is_fraction else ()
@@ -532,7 +504,7 @@ class _Run:
                 faults.append(f"{step.plugin.name} could not take back its work: {error}")
         try:
             if self._may_have_labels():
-                await self._pipeline.take_off_labels(self._request, self._context.pod)
+                await self._take_off_labels()
         except errors.ApiError as error:
             if error.transient:
                 raise
@@ -541,6 +513,26 @@ class _Run:
         if not faults:
             return ending
         return Failed(ending.reason, "; ".join((ending.message, *faults)), retry=ending.retry)
+
+    async def _take_off_labels(self) -> None:
+        """Takes the group labels off a pod that did not get to its node: no GPU is held for it there."""
+        request, uid = self._request, self._context.pod["metadata"]["uid"]
+        try:
+            found = await self._client.get(PODS, request.pod_name, request.namespace)
+        except errors.NotFoundError:
+            return
+        metadata, node_name = found["metadata"], found["spec"].get("nodeName")
+        if metadata["uid"] != uid or node_name == request.node_name:
+            return
+        labels: Mapping[str, str] = metadata.get("labels") or {}
+        # On another node it may have groups of that one.
+        names = [
+            name
+            for name, value in labels.items()
+            if is_group_label(name) and (not node_name or value in request.gpu_groups)
+        ]
+        if names:
+            await self._patch_pod({"labels": dict.fromkeys(names)})
 
     def _may_have_labels(self) -> bool:
         """Whether the pod met us with labels, or was given them before the binding."""

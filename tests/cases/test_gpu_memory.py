@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane, RequestError
-from kubelet import Kubelet
 
 from tests.binder import Binder, Binders
 from tests.limits import CARD, ENABLED, LIMIT, Limits
-from tests.sharing import Agents, PodOptions
+from tests.sharing import Agents, PodOptions, playing_agents
 
 ACCOUNT = ("kai-scheduler", "binder")
 FALLBACK = {"BINDER_PLUGINS__GPUMEMORYLIMIT__ARGUMENTS": '{"fallbackMemoryMiB":"124610"}'}
@@ -18,17 +17,13 @@ FALLBACK = {"BINDER_PLUGINS__GPUMEMORYLIMIT__ARGUMENTS": '{"fallbackMemoryMiB":"
 
 @pytest.fixture(scope="module")
 def kubelet(control_plane: ControlPlane) -> Iterator[Agents]:
-    agents = Agents()
-    with Kubelet(control_plane, answer=agents):
+    with playing_agents(control_plane) as agents:
         yield agents
 
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane, kubelet: Agents) -> Limits:
-    made = Limits.fresh(control_plane)
-    assert isinstance(made, Limits)
-    made.agents = kubelet
-    return made
+    return Limits.beside(control_plane, kubelet)
 
 
 @contextmanager

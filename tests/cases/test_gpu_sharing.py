@@ -31,7 +31,6 @@ def kubelet(control_plane: ControlPlane) -> Iterator[Kubelet]:
 @pytest.fixture
 def cluster(control_plane: ControlPlane, kubelet: Kubelet) -> Sharing:
     made = Sharing.fresh(control_plane)
-    assert isinstance(made, Sharing)
     kubelet.answer = made.agents
     return made
 

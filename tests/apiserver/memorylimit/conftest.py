@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane
-from kubelet import Kubelet
 
 from tests.binder import Binders
 from tests.limits import ENABLED, Limits, Seen
 from tests.proxy import Proxy
-from tests.sharing import Agents
+from tests.sharing import Agents, playing_agents
 
 ACCOUNT = ("kai-scheduler", "binder")
 
@@ -18,18 +17,14 @@ ACCOUNT = ("kai-scheduler", "binder")
 @pytest.fixture(scope="module")
 def kubelet(control_plane: ControlPlane) -> Iterator[Agents]:
     """Plays kubelet and reservation agent: every GPU is reported at once."""
-    agents = Agents()
-    with Kubelet(control_plane, answer=agents):
+    with playing_agents(control_plane) as agents:
         yield agents
 
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane, kubelet: Agents) -> Limits:
     """A fresh namespace."""
-    made = Limits.fresh(control_plane)
-    assert isinstance(made, Limits)
-    made.agents = kubelet
-    return made
+    return Limits.beside(control_plane, kubelet)
 
 
 @pytest.fixture(scope="module")

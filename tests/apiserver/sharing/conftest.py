@@ -4,17 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 from controlplane import ControlPlane
-from kubelet import Kubelet
 
 from tests.proxy import Proxy
-from tests.sharing import Agents, Sharing
+from tests.sharing import Agents, Sharing, playing_agents
 
 
 @pytest.fixture(scope="session")
 def agents(control_plane: ControlPlane) -> Iterator[Agents]:
     """Plays kubelet and reservation agent; tests say by group what it does."""
-    decisions = Agents()
-    with Kubelet(control_plane, answer=decisions):
+    with playing_agents(control_plane) as decisions:
         yield decisions
 
 
@@ -29,7 +27,4 @@ def proxy(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def cluster(control_plane: ControlPlane, agents: Agents) -> Sharing:
     """A fresh namespace."""
-    made = Sharing.fresh(control_plane)
-    assert isinstance(made, Sharing)
-    made.agents = agents
-    return made
+    return Sharing.beside(control_plane, agents)

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from controlplane import ControlPlane
-from kubelet import Answer, Kubelet
+from kubelet import Answer
 
 from tests.binder import Binder, Binders
 from tests.cluster import prepared_plane
 from tests.polling import wait_until
-from tests.sharing import RESERVATIONS, Agents, Sharing, group_of
+from tests.sharing import RESERVATIONS, Agents, Sharing, group_of, playing_agents
 
 LINE = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -45,17 +45,13 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
 
 @pytest.fixture(scope="module")
 def own_agents(own_plane: ControlPlane) -> Iterator[Agents]:
-    decisions = Agents()
-    with Kubelet(own_plane, answer=decisions):
+    with playing_agents(own_plane) as decisions:
         yield decisions
 
 
 @pytest.fixture
 def cluster(own_plane: ControlPlane, own_agents: Agents) -> Sharing:
-    made = Sharing.fresh(own_plane)
-    assert isinstance(made, Sharing)
-    made.agents = own_agents
-    return made
+    return Sharing.beside(own_plane, own_agents)
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 from controlplane import ControlPlane
-from kubelet import Kubelet
 
 from tests.binder import Binder, Binders
 from tests.cluster import prepared_plane
 from tests.polling import wait_until
 from tests.proxy import Answer, Hang, Proxy, Rule
-from tests.sharing import GROUP_LABEL, Agents, Sharing
+from tests.sharing import GROUP_LABEL, Agents, Sharing, playing_agents
 
 HAS_GATE = int(os.environ.get("KUBERNETES", "1.36").partition(".")[2]) >= 33
 FLAGS = ("--feature-gates=PodTopologyLabelsAdmission=false",) if HAS_GATE else ()
@@ -27,17 +26,13 @@ def older_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPla
 
 @pytest.fixture(scope="module")
 def older_agents(older_plane: ControlPlane) -> Iterator[Agents]:
-    decisions = Agents()
-    with Kubelet(older_plane, answer=decisions):
+    with playing_agents(older_plane) as decisions:
         yield decisions
 
 
 @pytest.fixture
 def cluster(older_plane: ControlPlane, older_agents: Agents) -> Sharing:
-    made = Sharing.fresh(older_plane)
-    assert isinstance(made, Sharing)
-    made.agents = older_agents
-    return made
+    return Sharing.beside(older_plane, older_agents)
 
 
 @pytest.fixture(scope="module")
