@@ -17,8 +17,8 @@ from loguru import logger
 from controller import app, logs
 from controller.plugins.registry import PlannedPlugin
 from controller.runtime.client import CredentialsError
+from controller.runtime.endpoints import ListenError
 from controller.runtime.leader import LeaseLostError
-from controller.runtime.telemetry import ListenError
 from controller.settings import Settings, SettingsError, describe, help_text, load
 from controller.sources import typed
 

@@ -8,12 +8,12 @@ from uuid import uuid4
 import anyio
 from loguru import logger
 
-from controller.api import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.binder.crd import warn_if_status_is_pruned
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline
 from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
-from controller.gpu import groups_of_pod, groups_of_request
+from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
+from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.plugins import registry
 from controller.plugins.registry import PlannedPlugin
 from controller.reservation.groups import (
@@ -25,12 +25,14 @@ from controller.reservation.groups import (
 from controller.reservation.manifest import ReservationOptions
 from controller.reservation.service import GROUP_INDEX, POD_INDEX, GroupCaches, Reservations, Usage
 from controller.runtime.cache import Cache, Key
+from controller.runtime.changes import Changes
 from controller.runtime.client import Client, ClientOptions
+from controller.runtime.endpoints import Telemetry
 from controller.runtime.leader import Lease, LeaseOptions
 from controller.runtime.manager import Manager, ManagerOptions
+from controller.runtime.metrics import Metrics
 from controller.runtime.reconcile import Controller, Reconciler
 from controller.runtime.reporting import EventRecorder
-from controller.runtime.telemetry import Metrics, Telemetry
 from controller.runtime.workqueue import Backoff, WorkQueue
 from controller.settings import Settings, SettingsError
 
@@ -136,7 +138,8 @@ def _manager(
     releasing.watch(caches.pods, group_reconciler.groups_of_changed_pod)
     releasing.watch(caches.reservations, groups_of_changed_reservation)
 
-    pipeline = Pipeline(client, plugins, reservations, usage, group_queue.add)
+    changes = Changes(client, caches.all())
+    pipeline = Pipeline(client, plugins, reservations, usage, changes, group_queue.add)
     reconciler = BindRequestReconciler(client, caches, pipeline, recorder, backoff)
     queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics)
     binding = _controller("bindrequest", reconciler, queue, settings, metrics)
@@ -147,7 +150,7 @@ def _manager(
         client.fence(lease.held)
     return Manager(
         ManagerOptions(
-            caches=(caches.requests, caches.pods, caches.nodes, caches.reservations),
+            caches=caches.all(),
             controllers=(binding, releasing),
             recorder=recorder,
             lease=lease,
@@ -157,7 +160,6 @@ def _manager(
 
 def _caches(settings: Settings, client: Client) -> Caches:
     ours = {"fieldSelector": f"spec.schedulerName={settings.scheduler_name}"}
-    reserved = {"fieldSelector": f"metadata.namespace={settings.resource_reservation_namespace}"}
     return Caches(
         requests=Cache(
             client,
@@ -178,7 +180,7 @@ def _caches(settings: Settings, client: Client) -> Caches:
             client,
             PODS,
             name="reservations",
-            selectors=reserved,
+            namespace=settings.resource_reservation_namespace,
             trim=trim_reservation,
             indexes={GROUP_INDEX: groups_of_pod},
             required=False,

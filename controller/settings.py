@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from controller.plugins.registry import PluginConfig
-from controller.runtime.telemetry import Address
+from controller.runtime.endpoints import Address
 from controller.sources import (
     Found,
     flag_of,

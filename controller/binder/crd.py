@@ -2,7 +2,7 @@
 
 from loguru import logger
 
-from controller.api import BIND_REQUESTS
+from controller.kai.names import BIND_REQUESTS
 from controller.runtime import errors
 from controller.runtime.client import Client
 

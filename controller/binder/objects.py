@@ -1,6 +1,6 @@
 """What of pods, nodes and requests is kept in memory: only what somebody reads."""
 
-from controller.gpu import CONFIG_MAP_PREFIX, GPU_FRACTION, GPU_MEMORY
+from controller.kai.names import CONFIG_MAP_PREFIX, GPU_FRACTION, GPU_MEMORY
 from controller.runtime.client import Object
 
 _POD_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")

@@ -5,27 +5,27 @@ server was not there, so the attempt says nothing about the request and is not c
 may be on its node is never rolled back.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import anyio
 import orjson
-from anyio.abc import TaskGroup
 from loguru import logger
 
-from controller.api import NUMA_PLACEMENT, PODS, RECEIVED_RESOURCE_TYPE, BindRequest, ConditionType, Reason
-from controller.gpu import GPUConfigError, annotation, group_labels, groups_of_pod, is_group_label
-from controller.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.binder.waits import Guarded, OnWait, WaitEndedError, Waits
+from controller.kai.names import NUMA_PLACEMENT, PODS, RECEIVED_RESOURCE_TYPE
+from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped, failed_by
+from controller.kai.pods import annotation, judge_pod
+from controller.kai.reasons import ConditionType, Reason
+from controller.kai.request import BindRequest
+from controller.kai.sharing import GPUConfigError, group_labels, groups_of_pod, is_group_label
 from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import FailurePolicy, PlannedPlugin
 from controller.reservation.service import ReservationError, Reservations, Reserved, Usage
 from controller.runtime import errors
+from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
-from controller.runtime.reconcile import Slot
-
-WAITING_SHOWN_AFTER_S = 2.0
-"""A wait this long is written into the status, for whoever looks."""
+from controller.runtime.slots import Slot
 
 _RESOLVE_BACKOFF_S = 0.25
 _RESOLVE_MAX_BACKOFF_S = 5.0
@@ -50,9 +50,6 @@ class Attempt:
 
 _Stop = tuple[str, Failed]
 """The condition type of a step that stops the bind, and its failure."""
-
-OnWait = Callable[[str, str, Mapping[str, Outcome]], Awaitable[None]]
-"""Told of a long wait: condition type, what for, and the outcomes so far. Must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +87,7 @@ class Pipeline:
         plan: Iterable[PlannedPlugin],
         reservations: Reservations,
         usage: Usage,
+        changes: Changes,
         on_group_left: Callable[[str], None],
     ) -> None:
         """Makes the plugins.
@@ -99,6 +97,7 @@ class Pipeline:
             plan: The plugins in their order.
             reservations: Reserve the GPUs of fractions.
             usage: Where the groups in use are marked.
+            changes: Tells of the objects that an attempt waits for.
             on_group_left: Told of a group when no bind uses it any more.
         """
         self.client = client
@@ -110,6 +109,7 @@ class Pipeline:
         self.labels_are_copied: bool | None = None
         """Whether the server copies a Binding's labels to the pod; None until it was seen."""
         self._usage = usage
+        self.changes = changes
         self._on_group_left = on_group_left
 
     def order(self, *, is_fraction: bool) -> tuple[str, ...]:
@@ -160,7 +160,9 @@ class Pipeline:
         groups = request.gpu_groups if request.is_fraction else ()
         with self._usage.of(groups, self._on_group_left):
             async with anyio.create_task_group() as tasks:
-                run = _Run(self, request, pod, node, _Waits(worker.slot, tasks, worker.on_wait), worker)
+                guarded = Guarded(request, pod, node, worker.obsolete)
+                waits = Waits(worker.slot, tasks, worker.on_wait, self.changes, guarded)
+                run = _Run(self, request, pod, node, waits, worker)
                 try:
                     culprit, ending = await work(run)
                 except errors.ApiError as error:
@@ -168,40 +170,6 @@ class Pipeline:
         if interrupted is not None:
             raise interrupted
         return Attempt(self.order(is_fraction=request.is_fraction), run.outcomes, ending, culprit)
-
-
-class _Waits:
-    """The waits of one attempt for somebody else: others bind meanwhile, and long ones are shown."""
-
-    def __init__(self, slot: Slot, tasks: TaskGroup, on_wait: OnWait) -> None:
-        self.step: str = ConditionType.BOUND
-        self.outcomes: dict[str, Outcome] = {}
-        self._slot = slot
-        self._tasks = tasks
-        self._on_wait = on_wait
-
-    @asynccontextmanager
-    async def waiting(self, what: str) -> AsyncIterator[None]:
-        """Lets others bind, and has the wait shown if it takes long."""
-        scope, told = anyio.CancelScope(), anyio.Event()
-        async with self._slot.released():
-            self._tasks.start_soon(self._tell_later, what, scope, told)
-            try:
-                yield
-            finally:
-                scope.cancel()
-                # A write under way must arrive before the one that follows it.
-                with anyio.CancelScope(shield=True):
-                    await told.wait()
-
-    async def _tell_later(self, what: str, scope: anyio.CancelScope, told: anyio.Event) -> None:
-        try:
-            with scope:
-                await anyio.sleep(WAITING_SHOWN_AFTER_S)
-                with anyio.CancelScope(shield=True):
-                    await self._on_wait(self.step, what, dict(self.outcomes))
-        finally:
-            told.set()
 
 
 class _Run:
@@ -213,7 +181,7 @@ class _Run:
         request: BindRequest,
         pod: Object,
         node: Object,
-        waits: _Waits,
+        waits: Waits,
         worker: Worker,
     ) -> None:
         self.outcomes = waits.outcomes
@@ -226,7 +194,13 @@ class _Run:
         self._reserved: tuple[Reserved, ...] = ()
         self._labels: Mapping[str, str] = {}
         self._context = BindContext(
-            request=request, pod=pod, node=node, gpu_ids=(), waiting=waits.waiting, container_env={}
+            request=request,
+            pod=pod,
+            node=node,
+            gpu_ids=(),
+            waiting=waits.waiting,
+            changes=pipeline.changes,
+            container_env={},
         )
 
     async def attempt(self) -> tuple[str, Ready | Failed]:
@@ -315,6 +289,8 @@ class _Run:
             await work
         except ReservationError as error:
             failure = Failed(error.reason, error.message, retry=error.retry)
+        except WaitEndedError as error:
+            failure = error.failure
         except errors.ApiError as error:
             if error.transient:
                 raise
@@ -352,6 +328,8 @@ class _Run:
         """Runs part of a plugin; what it raises becomes its outcome."""
         try:
             return await run(step)
+        except WaitEndedError as error:
+            return error.failure
         except errors.ApiError as error:
             if error.transient:
                 raise
@@ -538,51 +516,3 @@ class _Run:
         """Whether the pod met us with labels, or was given them before the binding."""
         before = self._request.is_fraction and self._pipeline.labels_are_copied is False
         return before or bool(groups_of_pod(self._context.pod))
-
-
-def judge_pod(request: BindRequest, pod: Object, uid: str | None) -> Ready | Failed | None:
-    """Whether this pod still is to be bound.
-
-    Args:
-        request: The request.
-        pod: The pod as it is.
-        uid: Of the pod that the decision was made for; None if the request does not say.
-
-    Returns:
-        Ready if it is on the chosen node already, Failed if it cannot be bound, None if it waits to be.
-    """
-    metadata, spec = pod["metadata"], pod["spec"]
-    name = f"{request.namespace}/{request.pod_name}"
-    node_name = spec.get("nodeName")
-    phase = (pod.get("status") or {}).get("phase")
-    if uid is not None and metadata["uid"] != uid:
-        text = f"pod {name} was replaced: the request is for uid {uid}, the present pod has {metadata['uid']}"
-        return Failed(Reason.POD_REPLACED, text, retry=False)
-    if node_name == request.node_name:
-        return Ready(f"pod {name} is on node {node_name}")
-    if node_name:
-        text = f"pod {name} is on node {node_name} already, not on {request.node_name}"
-        return Failed(Reason.ALREADY_BOUND_ELSEWHERE, text, retry=False)
-    if metadata.get("deletionTimestamp"):
-        return Failed(Reason.POD_TERMINATING, f"pod {name} is being deleted", retry=False)
-    if phase in ("Succeeded", "Failed"):
-        return Failed(Reason.POD_FINISHED, f"pod {name} has ended: its phase is {phase}", retry=False)
-    gates = spec.get("schedulingGates")
-    if gates:
-        names = ", ".join(gate["name"] for gate in gates)
-        return Failed(Reason.POD_GATED, f"pod {name} is held back by its scheduling gates: {names}")
-    return None
-
-
-def failed_by(error: errors.ApiError) -> Failed:
-    """The failure that an answer of the server means."""
-    match error:
-        case errors.ForbiddenError():
-            reason = Reason.FORBIDDEN
-        case errors.ConflictError():
-            reason = Reason.CONFLICT
-        case errors.ServerError():
-            reason = Reason.SERVER_ERROR
-        case _:
-            reason = Reason.REJECTED
-    return Failed(reason, f"{error.request}: {error.message}")

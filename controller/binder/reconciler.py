@@ -12,26 +12,20 @@ from datetime import UTC, datetime
 import anyio
 from loguru import logger
 
-from controller.api import (
-    BIND_REQUESTS,
-    NODES,
-    PODS,
-    BindRequest,
-    BindStatus,
-    InvalidRequestError,
-    Reason,
-    backoff_limit_of,
-    is_over,
-)
 from controller.binder import status as statuses
-from controller.binder.pipeline import Attempt, Pipeline, Worker, failed_by, judge_pod
-from controller.outcome import Failed, Outcome, Ready
+from controller.binder.pipeline import Attempt, Pipeline, Worker
+from controller.kai.names import BIND_REQUESTS, NODES, PODS
+from controller.kai.outcome import Failed, Outcome, Ready, failed_by
+from controller.kai.pods import judge_pod
+from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest, BindStatus, InvalidRequestError, backoff_limit_of, is_over
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change, Key, key_of
 from controller.runtime.client import Client, Object, Patch
 from controller.runtime.locks import KeyedLock
-from controller.runtime.reconcile import Result, Slot
+from controller.runtime.reconcile import Result
 from controller.runtime.reporting import EventRecorder, merge_condition
+from controller.runtime.slots import Slot
 from controller.runtime.workqueue import Backoff
 
 
@@ -43,6 +37,10 @@ class Caches:
     pods: Cache
     nodes: Cache
     reservations: Cache
+
+    def all(self) -> tuple[Cache, ...]:
+        """Each of them."""
+        return self.requests, self.pods, self.nodes, self.reservations
 
 
 def keys_to_bind(change: Change) -> Iterable[Key]:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from controller.api import POD_BOUND, BindRequest, BindStatus, ConditionType, Phase, Reason
 from controller.binder.pipeline import Attempt
-from controller.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.kai.names import POD_BOUND
+from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.kai.reasons import ConditionType, Phase, Reason
+from controller.kai.request import BindRequest, BindStatus
 from controller.runtime.client import Object
 from controller.runtime.reconcile import Result
 from controller.runtime.reporting import cut, merge_condition

@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from controller.api import BindRequest
-from controller.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.kai.request import BindRequest
+from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
 
 __all__ = [
@@ -41,7 +42,9 @@ class BindContext:
         container_env: Variables that the container with the GPU share is to get, by name. Plugins add theirs
             in `prepare`; gpusharing delivers them.
         waiting: `async with context.waiting("the provisioner of claim data"):` around each wait for somebody
-            else. Others bind meanwhile, and the text is shown in the condition if it takes long.
+            else. Others bind meanwhile, and the text is shown in the condition if it takes long. The block is
+            broken off, and the attempt with it, once the request, the pod or the node is not what it was.
+        changes: `await context.changes.until(...)` within such a block waits for objects.
     """
 
     request: BindRequest
@@ -49,6 +52,7 @@ class BindContext:
     node: Object
     gpu_ids: tuple[str, ...]
     waiting: Callable[[str], AbstractAsyncContextManager[None]]
+    changes: Changes
     container_env: dict[str, str]
 
 

@@ -11,12 +11,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.api import CONFIG_MAPS, PODS, Reason
-from controller.gpu import (
-    GPU_MEMORY,
+from controller.kai.names import CONFIG_MAPS, GPU_MEMORY, PODS
+from controller.kai.pods import annotation
+from controller.kai.reasons import Reason
+from controller.kai.sharing import (
     GPUConfigError,
     Target,
-    annotation,
     config_map_key,
     exact_fraction,
     portion_of,

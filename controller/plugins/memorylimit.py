@@ -11,17 +11,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.api import Reason
-from controller.gpu import (
-    GPU_FRACTION,
-    GPU_MEMORY,
-    NODE_GPU_MEMORY,
+from controller.kai.names import GPU_FRACTION, GPU_MEMORY, NODE_GPU_MEMORY
+from controller.kai.pods import annotation, pod_name
+from controller.kai.reasons import Reason
+from controller.kai.sharing import (
     GPUConfigError,
     Target,
-    annotation,
     config_map_key,
     exact_fraction,
-    pod_name,
     portion_of,
     reads_whole,
     reference,

@@ -12,12 +12,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from controller.api import ConditionType
+from controller.kai.reasons import ConditionType
 from controller.plugins.base import Plugin
-from controller.plugins.dynamicresources import DynamicResources
+from controller.plugins.claims.plugin import DynamicResources
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import GPUMemoryLimit
-from controller.plugins.volumebinding import VolumeBinding
+from controller.plugins.volumes.plugin import VolumeBinding
 
 ENTRY_POINT_GROUP = "kai_binder.plugins"
 BUILT_IN: tuple[type[Plugin], ...] = (VolumeBinding, DynamicResources, GPUSharing, GPUMemoryLimit)

@@ -8,21 +8,11 @@ from collections.abc import Iterable
 
 from loguru import logger
 
-from controller.api import PODS, BindRequest, BindStatus, InvalidRequestError, Phase, is_over
-from controller.gpu import (
-    CONFIG_MAP_PREFIX,
-    GPU_INDEX,
-    GROUP_LABEL,
-    GROUP_LABEL_PREFIX,
-    GPUConfigError,
-    annotation,
-    groups_of_pod,
-    groups_of_request,
-    is_finished,
-    is_group,
-    live,
-    needs_labels,
-)
+from controller.kai.names import CONFIG_MAP_PREFIX, GPU_INDEX, GROUP_LABEL, GROUP_LABEL_PREFIX, PODS
+from controller.kai.pods import annotation, is_finished, live
+from controller.kai.reasons import Phase
+from controller.kai.request import BindRequest, BindStatus, InvalidRequestError, is_over
+from controller.kai.sharing import GPUConfigError, groups_of_pod, groups_of_request, is_group, needs_labels
 from controller.reservation.service import (
     GROUP_INDEX,
     POD_INDEX,
@@ -33,8 +23,9 @@ from controller.reservation.service import (
 from controller.runtime import errors
 from controller.runtime.cache import Change, key_of
 from controller.runtime.client import Client, Object
-from controller.runtime.reconcile import Result, Slot
+from controller.runtime.reconcile import Result
 from controller.runtime.reporting import EventRecorder
+from controller.runtime.slots import Slot
 
 _RUNNING = "Running"
 _LOOK_AGAIN_S = 30.0

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.gpu import FAKE_GPU_NODE, GROUP_LABEL
+from controller.kai.names import FAKE_GPU_NODE, GROUP_LABEL
 from controller.runtime.client import Object
 
 GPU_RESOURCE = "nvidia.com/gpu"

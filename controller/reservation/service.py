@@ -13,17 +13,11 @@ from dataclasses import dataclass
 import anyio
 from loguru import logger
 
-from controller.api import CONFIG_MAPS, PODS, BindRequest, Reason
-from controller.gpu import (
-    CONFIG_MAP_PREFIX,
-    GPU_INDEX,
-    annotation,
-    groups_of_pod,
-    is_finished,
-    is_group,
-    live,
-    target_of,
-)
+from controller.kai.names import CONFIG_MAP_PREFIX, CONFIG_MAPS, GPU_INDEX, PODS
+from controller.kai.pods import annotation, is_finished, live
+from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest
+from controller.kai.sharing import groups_of_pod, is_group, target_of
 from controller.reservation.manifest import ReservationOptions, reservation_name, reservation_pod
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Key, key_of

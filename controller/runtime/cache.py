@@ -85,6 +85,7 @@ class Cache:
         resource: Resource,
         *,
         name: str = "",
+        namespace: str = "",
         selectors: Mapping[str, str] | None = None,
         trim: Callable[[Object], Object] = without_managed_fields,
         indexes: Mapping[str, Indexer] | None = None,
@@ -97,6 +98,7 @@ class Cache:
             client: Where to list and watch.
             resource: The kind.
             name: For people, if the kind's is not enough.
+            namespace: Only objects of this namespace; empty means all.
             selectors: `labelSelector` and `fieldSelector`, as query parameters.
             trim: Takes what nobody reads off each object before it is stored.
             indexes: By name, a function from an object to the values it is to be found under.
@@ -108,7 +110,11 @@ class Cache:
         self.required = required
         self.problem: str | None = "the first list is not complete"
         self._client = client
+        self._namespace = namespace
+        self._is_part = bool(selectors)
         self._selectors = dict(selectors or {})
+        if namespace:
+            self._selectors["fieldSelector"] = f"metadata.namespace={namespace}"
         self._trim = trim
         self._indexers = dict(indexes or {})
         self._options = options
@@ -133,6 +139,16 @@ class Cache:
     def by_index(self, index: str, value: str) -> list[Object]:
         """The objects that the index of this name lists under a value."""
         return [self._objects[key] for key in self._indexes[index].get(value, ())]
+
+    def follows(self, resource: Resource, name: str, namespace: str = "") -> bool:
+        """Whether this cache would tell of each change of this object."""
+        if resource != self.resource or self.problem is not None or self._namespace not in ("", namespace):
+            return False
+        return not self._is_part or (namespace, name) in self._objects
+
+    def has_seen(self, version: str) -> bool:
+        """Whether the cache is at least as new as this resourceVersion; empty is older than all."""
+        return not version or (bool(self._version) and int(self._version) >= int(version))
 
     def subscribe(self, handler: Callable[[Change], None]) -> None:
         """Calls `handler` for each change from now on; it must not block and not raise."""
@@ -270,15 +286,15 @@ class Cache:
                 f"WATCH {self.resource.plural}", f"a line is no JSON: {error}"
             ) from error
         item = event["object"]
+        if event["type"] == "ERROR":
+            code = int(item.get("code") or 500)
+            raise errors.from_status(f"WATCH {self.resource.plural}", code, item, "")
+        self._version = item["metadata"]["resourceVersion"]
         match event["type"]:
             case "ADDED" | "MODIFIED":
                 self._store(item)
             case "DELETED":
                 self._remove(item)
-            case "ERROR":
-                code = int(item.get("code") or 500)
-                raise errors.from_status(f"WATCH {self.resource.plural}", code, item, "")
-        self._version = item["metadata"]["resourceVersion"]
 
     def _store(self, item: Object) -> None:
         key = key_of(item)

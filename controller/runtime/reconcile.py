@@ -4,9 +4,7 @@ A reconciler is level-triggered: it gets a key, looks at the world as it is, bri
 wished, and says when it wants to look again. It raises only what it did not expect.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -16,6 +14,7 @@ from loguru import logger
 
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change
+from controller.runtime.slots import Slot, Slots
 from controller.runtime.workqueue import WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -27,58 +26,6 @@ class Result:
     """How a reconcile ended: for now (None), or to be looked at again in so many seconds."""
 
     requeue_after_s: float | None = None
-
-
-class Slot:
-    """The right of one worker to run; it is given back while the worker waits for somebody else."""
-
-    def __init__(self, workers: "_Workers", scope: anyio.CancelScope) -> None:
-        self._workers = workers
-        self._scope = scope
-
-    @asynccontextmanager
-    async def released(self) -> AsyncIterator[None]:
-        """Lets another key run as long as this block lasts.
-
-        A worker that waits when the controller stops is cancelled: nobody knows how long it would take, and
-        what it did so far is found done next time.
-        """
-        self._workers.begin_wait(self._scope)
-        try:
-            yield
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._workers.end_wait(self._scope)
-
-
-class _Workers:
-    """The slots of a controller, and the workers that wait."""
-
-    def __init__(self, limit: int) -> None:
-        self._slots = anyio.Semaphore(limit)
-        self._waiting: Counter[anyio.CancelScope] = Counter()
-        self._stopping = False
-
-    async def start(self) -> None:
-        await self._slots.acquire()
-
-    def end(self) -> None:
-        self._slots.release()
-
-    def begin_wait(self, scope: anyio.CancelScope) -> None:
-        self._waiting[scope] += 1
-        self._slots.release()
-        if self._stopping:
-            scope.cancel()
-
-    async def end_wait(self, scope: anyio.CancelScope) -> None:
-        self._waiting -= Counter((scope,))
-        await self._slots.acquire()
-
-    def stop(self) -> None:
-        self._stopping = True
-        for scope in self._waiting:
-            scope.cancel()
 
 
 class Reconciler(Protocol[K_contra]):
@@ -122,7 +69,7 @@ class Controller(Generic[K]):
         self.name = name
         self.queue = queue
         self._reconciler = reconciler
-        self._workers = _Workers(max_concurrent)
+        self._workers = Slots(max_concurrent)
         self._sources: list[tuple[Cache, Callable[[Change], Iterable[K]]]] = []
         self._observer = observer
 

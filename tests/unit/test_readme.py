@@ -13,7 +13,8 @@ import pytest
 import readmegen
 
 from controller import app
-from controller.api import BindRequest, Reason
+from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Ready
 from controller.plugins.registry import BUILT_IN, PlannedPlugin
 from controller.settings import load, rows

@@ -10,8 +10,9 @@ from controller.runtime.cache import Cache, CacheOptions, Key, key_of
 from controller.runtime.client import Client, Resource
 from controller.runtime.leader import Lease, LeaseLostError, LeaseOptions
 from controller.runtime.manager import Manager, ManagerOptions
-from controller.runtime.reconcile import Controller, Result, Slot
+from controller.runtime.reconcile import Controller, Result
 from controller.runtime.reporting import EventRecorder
+from controller.runtime.slots import Slot
 from controller.runtime.workqueue import Backoff, WorkQueue
 from tests.apiserver.runtime.conftest import Account, Background, ConfigMaps, Connect
 from tests.polling import eventually

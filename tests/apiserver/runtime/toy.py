@@ -6,8 +6,9 @@ from controller.runtime import errors
 from controller.runtime.cache import Cache, Change, Key, key_of
 from controller.runtime.client import Client, Resource
 from controller.runtime.manager import Manager, ManagerOptions
-from controller.runtime.reconcile import Controller, Result, Slot
+from controller.runtime.reconcile import Controller, Result
 from controller.runtime.reporting import EventRecorder
+from controller.runtime.slots import Slot
 from controller.runtime.workqueue import Backoff, WorkQueue
 
 CONFIG_MAPS = Resource("v1", "configmaps")

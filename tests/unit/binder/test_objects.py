@@ -4,9 +4,10 @@ import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
-from controller.api import NUMA_PLACEMENT, BindRequest, BindStatus
 from controller.binder.objects import trim_node, trim_pod, trim_request
-from controller.binder.pipeline import judge_pod
+from controller.kai.names import NUMA_PLACEMENT
+from controller.kai.pods import judge_pod
+from controller.kai.request import BindRequest, BindStatus
 from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import BUILT_IN
 from controller.runtime.client import Object

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import orjson
 import pytest
 
-from controller.api import BindRequest, BindStatus, ConditionType, Phase, Reason
 from controller.binder.pipeline import Attempt
 from controller.binder.status import (
     TEXT_LIMIT,
@@ -17,6 +16,8 @@ from controller.binder.status import (
     succeeded,
     waiting,
 )
+from controller.kai.reasons import ConditionType, Phase, Reason
+from controller.kai.request import BindRequest, BindStatus
 from controller.plugins.base import DependencyNotMet, Failed, Outcome, Ready, Skipped
 from controller.runtime.client import Object
 from controller.runtime.workqueue import Backoff

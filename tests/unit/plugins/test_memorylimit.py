@@ -9,11 +9,12 @@ from typing import cast
 import anyio
 import pytest
 
-from controller.api import BindRequest
+from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Ready
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import Arguments, GPUMemoryLimit, Limit, limit_of
 from controller.plugins.registry import BUILT_IN, PluginConfig, PluginConfigError, resolve
+from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
 
 VARIABLE = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -77,7 +78,13 @@ def context(
         return nullcontext()
 
     return BindContext(
-        request=request, pod=pod_ or pod(), node=node, gpu_ids=(), waiting=waiting, container_env={}
+        request=request,
+        pod=pod_ or pod(),
+        node=node,
+        gpu_ids=(),
+        waiting=waiting,
+        changes=cast(Changes, None),
+        container_env={},
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from controller.runtime import errors
 from controller.runtime.locks import KeyedLock, Signal
-from controller.runtime.reconcile import Controller, Result, Slot
+from controller.runtime.reconcile import Controller, Result
+from controller.runtime.slots import Slot
 from controller.runtime.workqueue import Backoff, WorkQueue
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,8 @@ from aiohttp import ClientSession
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.runtime.telemetry import Address, Checks, ListenError, Metrics, Telemetry
+from controller.runtime.endpoints import Address, Checks, ListenError, Telemetry
+from controller.runtime.metrics import Metrics
 
 OFF = "0"
 ANY = "127.0.0.1:0"

@@ -6,105 +6,13 @@ A request is parsed once, here; what cannot be understood is refused with the fi
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
-from controller.runtime.client import Object, Resource
-
-BIND_REQUESTS = Resource("scheduling.run.ai/v1alpha2", "bindrequests")
-PODS = Resource("v1", "pods")
-CONFIG_MAPS = Resource("v1", "configmaps")
-NODES = Resource("v1", "nodes", namespaced=False)
-VOLUME_CLAIMS = Resource("v1", "persistentvolumeclaims")
-VOLUMES = Resource("v1", "persistentvolumes", namespaced=False)
-STORAGE_CLASSES = Resource("storage.k8s.io/v1", "storageclasses", namespaced=False)
-CSI_DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", namespaced=False)
-CSI_CAPACITIES = Resource("storage.k8s.io/v1", "csistoragecapacities")
-
-RECEIVED_RESOURCE_TYPE = "received-resource-type"
-NUMA_PLACEMENT = "kai.scheduler/numa-placement-predicted"
-FRACTION = "Fraction"
-"""The receivedResourceType of a shared GPU; `Regular`, `MigInstance` and empty need nothing of us."""
-
-LEASE_NAME = "2ad35f9c.kai.scheduler"
-POD_BOUND = "PodBound"
+from controller.kai.names import FRACTION
+from controller.kai.reasons import Phase
+from controller.runtime.client import Object
 
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-
-
-class Phase(StrEnum):
-    """status.phase; the scheduler reads it. Empty on a new request."""
-
-    NEW = ""
-    PENDING = "Pending"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-
-
-class ConditionType(StrEnum):
-    """The conditions that do not belong to a plugin."""
-
-    GPU_RESERVED = "GPUReserved"
-    BOUND = "Bound"
-
-
-class Reason(StrEnum):
-    """Why a condition is as it is: one word for machines; the message says the rest."""
-
-    RECONCILED = "Reconciled"
-    NOT_APPLICABLE = "NotApplicable"
-    ALREADY_BOUND = "AlreadyBound"
-    WAITING = "Waiting"
-    BLOCKED = "Blocked"
-    DEPENDENCY_NOT_MET = "DependencyNotMet"
-
-    INVALID_REQUEST = "InvalidRequest"
-    POD_NOT_FOUND = "PodNotFound"
-    POD_REPLACED = "PodReplaced"
-    POD_TERMINATING = "PodTerminating"
-    POD_FINISHED = "PodFinished"
-    POD_GATED = "PodGated"
-    ALREADY_BOUND_ELSEWHERE = "AlreadyBoundElsewhere"
-    NODE_GONE = "NodeGone"
-    REQUEST_DELETED = "RequestDeleted"
-    REQUEST_CHANGED = "RequestChanged"
-    INVALID_GPU_GROUP = "InvalidGPUGroup"
-    INVALID_GPU_CONFIG = "InvalidGPUConfig"
-    INVALID_PORTION = "InvalidPortion"
-    INVALID_GPU_MEMORY = "InvalidGPUMemory"
-    INVALID_NODE_MEMORY = "InvalidNodeMemory"
-    MEMORY_UNKNOWN = "MemoryUnknown"
-    MEMORY_EXCEEDS_CARD = "MemoryExceedsCard"
-    MEMORY_TOO_SMALL = "MemoryTooSmall"
-    LIMIT_NOT_DELIVERED = "LimitNotDelivered"
-    CONFIG_MAP_CONFLICT = "ConfigMapConflict"
-    CLUSTER_SCALING_UP = "ClusterScalingUp"
-    RESERVATION_REJECTED = "ReservationRejected"
-    RESERVATION_TIMEOUT = "ReservationTimeout"
-    RESERVATION_FAILED = "ReservationFailed"
-    RESERVATION_CONFLICT = "ReservationConflict"
-    RESERVATION_LOST = "ReservationLost"
-    CLAIM_NOT_FOUND = "ClaimNotFound"
-    CLAIM_UNBOUND = "ClaimUnbound"
-    CLAIM_REPLACED = "ClaimReplaced"
-    VOLUME_UNREACHABLE = "VolumeUnreachable"
-    VOLUME_NOT_FOUND = "VolumeNotFound"
-    VOLUME_TAKEN = "VolumeTaken"
-    NO_FITTING_VOLUME = "NoFittingVolume"
-    PROVISIONING_REFUSED = "ProvisioningRefused"
-    CLAIM_NOT_OWNED = "ClaimNotOwned"
-    CLAIM_TERMINATING = "ClaimTerminating"
-    CLAIM_UNALLOCATED = "ClaimUnallocated"
-    CLAIM_FULL = "ClaimFull"
-    ALLOCATION_CONFLICT = "AllocationConflict"
-    DEVICE_NOT_READY = "DeviceNotReady"
-    BIND_TIMEOUT = "BindTimeout"
-    UNSUPPORTED = "Unsupported"
-    FORBIDDEN = "Forbidden"
-    CONFLICT = "Conflict"
-    REJECTED = "Rejected"
-    SERVER_ERROR = "ServerError"
-    INTERNAL_ERROR = "InternalError"
 
 
 class InvalidRequestError(ValueError):

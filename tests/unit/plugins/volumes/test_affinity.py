@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from controller.plugins.volumematching import node_allowed
+from controller.kai.selectors import node_allowed
 from controller.runtime.client import Object
 
 ZONE = "topology.kubernetes.io/zone"

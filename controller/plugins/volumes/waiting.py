@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskGroup
 
-from controller.api import BIND_REQUESTS, NODES, PODS, VOLUME_CLAIMS, VOLUMES, BindRequest, Reason
+from controller.kai.names import BIND_REQUESTS, NODES, PODS, VOLUME_CLAIMS, VOLUMES
+from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest
+from controller.kai.selectors import node_affinity_text, node_allowed
 from controller.plugins.base import BindContext, Failed, Ready
-from controller.plugins.volumematching import Claim, node_affinity_text, node_allowed, owned_by
+from controller.plugins.volumes.matching import Claim, owned_by
 from controller.runtime import errors
+from controller.runtime.changes import Judged, Target
 from controller.runtime.client import Client, Object
-from controller.runtime.follow import Target, follow
 
 _GUARDED_AFTER_S = 1.0
 
@@ -156,7 +159,7 @@ class _Wait:
     async def _follow(self, target: Target, judge: Judge, scope: anyio.CancelScope) -> None:
         """Follows until there is a verdict; a bad one, or an error, ends the wait."""
         try:
-            verdict = await follow(self._client, target, judge)
+            verdict = await self._context.changes.until(Judged(target, judge))
         except errors.ApiError as error:
             self.error = error
             scope.cancel()

@@ -13,13 +13,15 @@ from typing import Annotated, ClassVar
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.api import PODS, BindRequest, Reason
-from controller.outcome import Failed, Outcome
+from controller.kai.names import PODS
+from controller.kai.outcome import Failed, Outcome
+from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Plugin
-from controller.plugins.claimapi import ClaimApi, NotServedError, retrying
-from controller.plugins.claimbinding import ClaimBinding
-from controller.plugins.extendedclaims import ExtendedClaims
-from controller.plugins.resourceclaims import pod_claims
+from controller.plugins.claims.api import ClaimApi, NotServedError, retrying
+from controller.plugins.claims.attempt import ClaimBinding
+from controller.plugins.claims.extended import ExtendedClaims
+from controller.plugins.claims.model import pod_claims
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
 from controller.runtime.locks import KeyedLock

@@ -5,24 +5,23 @@ pod with a share carries the group in a label. Contract: B-12, B-17, B-69…B-74
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from controller.api import FRACTION, BindRequest
+from controller.kai.names import (
+    CONFIG_MAP_PREFIX,
+    CONTAINER_NAME,
+    DEVICE_COUNT,
+    FRACTION,
+    GPU_FRACTION,
+    GROUP_LABEL,
+    GROUP_LABEL_PREFIX,
+)
+from controller.kai.pods import annotation, pod_name
+from controller.kai.request import BindRequest
 from controller.runtime.client import Object
-
-GROUP_LABEL = "runai-gpu-group"
-GROUP_LABEL_PREFIX = f"{GROUP_LABEL}/"
-GPU_INDEX = "run.ai/reserve_for_gpu_index"
-CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
-GPU_FRACTION = "gpu-fraction"
-GPU_MEMORY = "gpu-memory"
-DEVICE_COUNT = "gpu-fraction-num-devices"
-CONTAINER_NAME = "gpu-fraction-container-name"
-NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
-FAKE_GPU_NODE = "run.ai/fake.gpu"
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -30,7 +29,6 @@ _PORTION = re.compile(r"[0-9]{1,64}(\.[0-9]{1,64})?")
 _FRACTION = re.compile(r"\+?([0-9]{1,64}(\.[0-9]{0,64})?|\.[0-9]{1,64})([eE][-+]?[0-9]{1,3})?")
 _ROUNDING = Decimal("0.005")
 _SHOWN = 64
-_FINISHED = frozenset({"Succeeded", "Failed"})
 
 
 class GPUConfigError(ValueError):
@@ -55,17 +53,6 @@ class Target:
 def is_group(name: str) -> bool:
     """Whether a group's name can be a label's value, as it must be."""
     return _LABEL_VALUE.fullmatch(name) is not None
-
-
-def is_finished(pod: Object) -> bool:
-    """Whether the pod's containers have ended for good, so that it holds no GPU."""
-    return (pod.get("status") or {}).get("phase") in _FINISHED
-
-
-def annotation(pod: Object, name: str) -> str | None:
-    """A pod's annotation."""
-    value: str | None = (pod["metadata"].get("annotations") or {}).get(name)
-    return value
 
 
 def is_group_label(name: str) -> bool:
@@ -212,14 +199,3 @@ def needs_labels(request: BindRequest, pod: Object) -> dict[str, str]:
     present: Mapping[str, str] = pod["metadata"].get("labels") or {}
     wanted = group_labels(pod, request.gpu_groups)
     return {name: value for name, value in wanted.items() if present.get(name) != value}
-
-
-def live(pods: Sequence[Object]) -> Iterator[Object]:
-    """Those pods that are neither finished nor about to go."""
-    return (pod for pod in pods if not is_finished(pod) and not pod["metadata"].get("deletionTimestamp"))
-
-
-def pod_name(pod: Object) -> str:
-    """Namespace and name of a pod, for a message."""
-    metadata = pod["metadata"]
-    return f"{metadata.get('namespace', '')}/{metadata['name']}"

@@ -6,10 +6,11 @@ nor a lost answer makes a second one; and one that an earlier attempt left for o
 
 from functools import partial
 
-from controller.api import PODS, Reason
-from controller.outcome import Failed
-from controller.plugins.claimapi import ClaimApi, retrying
-from controller.plugins.resourceclaims import (
+from controller.kai.names import PODS
+from controller.kai.outcome import Failed
+from controller.kai.reasons import Reason
+from controller.plugins.claims.api import ClaimApi, retrying
+from controller.plugins.claims.model import (
     allocation_of,
     covers,
     device_requests,

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.api import Reason
-from controller.outcome import Failed
+from controller.kai.outcome import Failed
+from controller.kai.reasons import Reason
 from controller.runtime.client import Object
 
 FINALIZER = "resource.kubernetes.io/delete-protection"

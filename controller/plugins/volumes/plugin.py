@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from controller.plugins.base import BindContext, Outcome, Plugin
-from controller.plugins.volumeattempt import Attempt, Holds, claim_names
+from controller.plugins.volumes.attempt import Attempt, Holds, claim_names
 from controller.runtime import errors
 from controller.runtime.client import Client
 

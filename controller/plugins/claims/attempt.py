@@ -10,12 +10,14 @@ from datetime import UTC, datetime
 
 import anyio
 
-from controller.api import PODS, Reason
-from controller.outcome import Failed, Outcome, Ready
+from controller.kai.names import PODS
+from controller.kai.outcome import Failed, Outcome, Ready
+from controller.kai.reasons import Reason
+from controller.kai.selectors import node_allowed
 from controller.plugins.base import BindContext
-from controller.plugins.claimapi import ClaimApi, retrying
-from controller.plugins.extendedclaims import STATUS, ExtendedClaims
-from controller.plugins.resourceclaims import (
+from controller.plugins.claims.api import ClaimApi, retrying
+from controller.plugins.claims.extended import STATUS, ExtendedClaims
+from controller.plugins.claims.model import (
     FINALIZER,
     RESERVED_FOR_LIMIT,
     PodClaim,
@@ -32,7 +34,6 @@ from controller.plugins.resourceclaims import (
     users,
     with_pod,
 )
-from controller.plugins.volumematching import node_allowed
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
 

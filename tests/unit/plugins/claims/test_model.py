@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.api import Reason
-from controller.plugins.resourceclaims import (
+from controller.kai.reasons import Reason
+from controller.plugins.claims.model import (
     EXTENDED,
     FINALIZER,
     PodClaim,

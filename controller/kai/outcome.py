@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from controller.kai.reasons import Reason
+from controller.runtime import errors
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -40,3 +43,17 @@ class Failed:
 
 
 Outcome = Ready | Skipped | DependencyNotMet | Failed
+
+
+def failed_by(error: errors.ApiError) -> Failed:
+    """The failure that an answer of the server means."""
+    match error:
+        case errors.ForbiddenError():
+            reason = Reason.FORBIDDEN
+        case errors.ConflictError():
+            reason = Reason.CONFLICT
+        case errors.ServerError():
+            reason = Reason.SERVER_ERROR
+        case _:
+            reason = Reason.REJECTED
+    return Failed(reason, f"{error.request}: {error.message}")

@@ -5,8 +5,9 @@ Reads only what the answer depends on: the driver, and its capacities if it tell
 
 from collections.abc import AsyncIterator
 
-from controller.api import CSI_CAPACITIES, CSI_DRIVERS
-from controller.plugins.volumematching import NO_PROVISIONER, Claim, capacity_suffices, topology_allowed
+from controller.kai.names import CSI_CAPACITIES, CSI_DRIVERS
+from controller.kai.selectors import topology_allowed
+from controller.plugins.volumes.matching import NO_PROVISIONER, Claim, capacity_suffices
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
 

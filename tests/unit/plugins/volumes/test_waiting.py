@@ -2,11 +2,12 @@
 
 import pytest
 
-from controller.api import BindRequest, Reason
-from controller.outcome import Failed, Ready
-from controller.plugins.volumeattempt import Holds
-from controller.plugins.volumematching import SELECTED_NODE, Claim
-from controller.plugins.volumewaiting import Leg, judge_claim, judge_pod, judge_request, judge_volume
+from controller.kai.outcome import Failed, Ready
+from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest
+from controller.plugins.volumes.attempt import Holds
+from controller.plugins.volumes.matching import SELECTED_NODE, Claim
+from controller.plugins.volumes.waiting import Leg, judge_claim, judge_pod, judge_request, judge_volume
 from controller.runtime.client import Object
 
 NODE: Object = {"metadata": {"name": "n1", "labels": {"zone": "a"}}}

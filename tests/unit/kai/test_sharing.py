@@ -2,16 +2,15 @@
 
 import pytest
 
-from controller.api import BindRequest
-from controller.gpu import (
+from controller.kai.pods import is_finished, live
+from controller.kai.request import BindRequest
+from controller.kai.sharing import (
     GPUConfigError,
     config_map_key,
     group_labels,
     groups_of_pod,
     groups_of_request,
-    is_finished,
     is_group,
-    live,
     needs_labels,
     reads_whole,
     reference,

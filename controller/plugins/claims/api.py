@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import anyio
 
-from controller.plugins.resourceclaims import (
+from controller.plugins.claims.model import (
     FINALIZER,
     allocation_of,
     is_extended_claim_of,

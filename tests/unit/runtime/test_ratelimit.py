@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.runtime.client import TokenBucket
+from controller.runtime.ratelimit import TokenBucket
 
 
 class Clock:

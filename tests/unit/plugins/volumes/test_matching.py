@@ -4,18 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from controller.plugins.volumematching import (
-    Claim,
-    capacity_suffices,
-    choose,
-    label_selected,
-    node_affinity_text,
-    node_allowed,
-    obstacle,
-    quantity,
-    tied_to,
-    topology_allowed,
-)
+from controller.kai.quantity import quantity
+from controller.kai.selectors import label_selected, node_affinity_text, node_allowed, topology_allowed
+from controller.plugins.volumes.matching import Claim, capacity_suffices, choose, obstacle, tied_to
 from controller.runtime.client import Object
 
 NODE: Object = {

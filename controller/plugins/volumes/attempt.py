@@ -10,23 +10,23 @@ from collections.abc import Iterator
 
 import anyio
 
-from controller.api import STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES, Reason
+from controller.kai.names import STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES
+from controller.kai.reasons import Reason
+from controller.kai.selectors import node_affinity_text, node_allowed
 from controller.plugins.base import BindContext, Failed, Outcome, Ready
-from controller.plugins.volumematching import (
+from controller.plugins.volumes.matching import (
     BOUND_BY_CONTROLLER,
     NO_PROVISIONER,
     SELECTED_NODE,
     Claim,
     choose,
     class_name,
-    node_affinity_text,
-    node_allowed,
     obstacle,
     owned_by,
     tied_to,
 )
-from controller.plugins.volumeprovisioning import list_all, why_not_provisioned
-from controller.plugins.volumewaiting import Leg, unreachable, until_bound
+from controller.plugins.volumes.provisioning import list_all, why_not_provisioned
+from controller.plugins.volumes.waiting import Leg, unreachable, until_bound
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
 

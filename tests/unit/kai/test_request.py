@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from controller.api import BindRequest, BindStatus, InvalidRequestError, Phase, is_over
+from controller.kai.reasons import Phase
+from controller.kai.request import BindRequest, BindStatus, InvalidRequestError, is_over
 from controller.runtime.client import Object
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 REAL: list[Object] = json.loads((DATA / "kai-bindrequests.json").read_text())["items"]
 
 SPEC: Object = {"podName": "a", "selectedNode": "n"}

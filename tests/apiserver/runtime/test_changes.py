@@ -7,8 +7,8 @@ import pytest
 from controlplane import ControlPlane
 
 from controller.runtime import errors
+from controller.runtime.changes import Changes, Judged, Target
 from controller.runtime.client import Client, Object, Resource
-from controller.runtime.follow import Target, follow
 from tests.apiserver.runtime.conftest import Account, ConfigMaps, Connect
 from tests.polling import eventually
 from tests.proxy import Answer, CutLine, Proxy, Refuse, Rule
@@ -34,7 +34,7 @@ class Following:
         return None
 
     async def run(self, client: Client, target: Target) -> None:
-        await follow(client, target, self.judge)
+        await Changes(client).until(Judged(target, self.judge))
         self.ended.set()
 
 
@@ -131,4 +131,4 @@ async def test_a_kind_that_may_not_be_read_ends_it(
 ) -> None:
     client = await connect(token=account.token())
     with pytest.raises(errors.ForbiddenError):
-        await follow(client, target, lambda item: None)
+        await Changes(client).until(Judged(target, lambda item: None))

@@ -4,12 +4,13 @@ Used by the plugin volumebinding. The rules are the volume binding ones of kube-
 controllers that carry out the binding judge by them.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from controller.kai.quantity import quantity
+from controller.kai.selectors import label_selected, node_allowed
 from controller.runtime.client import Object
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -18,29 +19,6 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"  # older than the field, and it wins
-_QUANTITY = re.compile(
-    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?"
-)
-_SUFFIXES: Mapping[str, Fraction] = {
-    **{suffix: Fraction(1000) ** power for power, suffix in enumerate("num kMGTPE", start=-3)},
-    **{f"{suffix}i": Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
-}
-_MAX_EXPONENT = 99
-
-
-def quantity(text: object) -> Fraction:
-    """The exact value of a Kubernetes quantity such as `1Gi`, `500M` or `1e3`.
-
-    Raises:
-        ValueError: It is none.
-    """
-    match = _QUANTITY.fullmatch(str(text))
-    if match is None:
-        raise ValueError(f"{text!r} is no quantity")
-    exponent = int(match["exponent"] or 0)
-    if abs(exponent) > _MAX_EXPONENT:
-        raise ValueError(f"{text!r} is out of range")
-    return Fraction(match["number"]) * _SUFFIXES[match["suffix"] or " "] * Fraction(10) ** exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,52 +159,6 @@ def _sum_up(problems: Counter[str]) -> str:
     return ", ".join(texts)
 
 
-def node_allowed(volume: Object, node: Object) -> bool:
-    """Whether the volume's node affinity allows the node: any term, all of its requirements."""
-    terms = _affinity_terms(volume)
-    return terms is None or any(_term_allows(term, node) for term in terms)
-
-
-def node_affinity_text(volume: Object) -> str:
-    """What the volume's node affinity asks for, in words; empty if it has none."""
-    terms = _affinity_terms(volume)
-    if terms is None:
-        return ""
-    return " or ".join(
-        " and ".join(
-            " ".join((item["key"], item["operator"], ",".join(item.get("values") or ()))).rstrip()
-            for item in (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
-        )
-        for term in terms
-    )
-
-
-def _affinity_terms(volume: Object) -> list[Object] | None:
-    required = (volume["spec"].get("nodeAffinity") or {}).get("required")
-    return None if required is None else list(required.get("nodeSelectorTerms") or ())
-
-
-def _term_allows(term: Object, node: Object) -> bool:
-    fields = {"metadata.name": node["metadata"]["name"]}
-    by_labels, by_fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not by_labels and not by_fields:
-        return False  # an empty term selects nothing
-    return all(_met(item, _labels(node)) for item in by_labels) and all(
-        _met(item, fields) for item in by_fields
-    )
-
-
-def topology_allowed(storage_class: Object, node: Object) -> bool:
-    """Whether a class may provision for a node: any of its allowedTopologies, if it has some."""
-    terms = storage_class.get("allowedTopologies") or ()
-    labels = _labels(node)
-    return not terms or any(
-        term.get("matchLabelExpressions")
-        and all(labels.get(item["key"]) in item["values"] for item in term["matchLabelExpressions"])
-        for term in terms
-    )
-
-
 def capacity_suffices(capacity: Object, claim: Claim, node: Object) -> bool:
     """Whether a CSIStorageCapacity has room for a claim that is provisioned for a node."""
     topology = capacity.get("nodeTopology")
@@ -234,43 +166,6 @@ def capacity_suffices(capacity: Object, claim: Claim, node: Object) -> bool:
         return False
     limit = capacity.get("maximumVolumeSize") or capacity.get("capacity")
     return limit is not None and quantity(limit) >= claim.size and label_selected(topology, _labels(node))
-
-
-def label_selected(selector: Object | None, labels: Mapping[str, str]) -> bool:
-    """Whether a metav1.LabelSelector selects these labels; none, or an empty one, selects all."""
-    if selector is None:
-        return True
-    exact = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in exact.items()) and all(
-        _met(item, labels) for item in selector.get("matchExpressions") or ()
-    )
-
-
-def _met(requirement: Object, values: Mapping[str, str]) -> bool:
-    """Whether a requirement of a node or label selector is met; an unknown operator never is."""
-    value = values.get(requirement["key"])
-    wanted: list[str] = requirement.get("values") or []
-    match requirement["operator"]:
-        case "In":
-            return value is not None and value in wanted
-        case "NotIn":
-            return value is None or value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            return _compares(value, wanted, operator)
-        case _:
-            return False
-
-
-def _compares(value: str | None, wanted: list[str], operator: str) -> bool:
-    try:
-        have, bound = int(value or ""), int(wanted[0])
-    except (ValueError, IndexError):
-        return False
-    return have > bound if operator == "Gt" else have < bound
 
 
 def _annotations(item: Object) -> Mapping[str, str]:

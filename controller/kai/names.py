@@ -1,0 +1,32 @@
+"""The names that Kubernetes and KAI know: kinds, labels, annotations, variables."""
+
+from controller.runtime.client import Resource
+
+BIND_REQUESTS = Resource("scheduling.run.ai/v1alpha2", "bindrequests")
+PODS = Resource("v1", "pods")
+CONFIG_MAPS = Resource("v1", "configmaps")
+NODES = Resource("v1", "nodes", namespaced=False)
+VOLUME_CLAIMS = Resource("v1", "persistentvolumeclaims")
+VOLUMES = Resource("v1", "persistentvolumes", namespaced=False)
+STORAGE_CLASSES = Resource("storage.k8s.io/v1", "storageclasses", namespaced=False)
+CSI_DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", namespaced=False)
+CSI_CAPACITIES = Resource("storage.k8s.io/v1", "csistoragecapacities")
+
+RECEIVED_RESOURCE_TYPE = "received-resource-type"
+NUMA_PLACEMENT = "kai.scheduler/numa-placement-predicted"
+FRACTION = "Fraction"
+"""The receivedResourceType of a shared GPU; `Regular`, `MigInstance` and empty need nothing of us."""
+
+LEASE_NAME = "2ad35f9c.kai.scheduler"
+POD_BOUND = "PodBound"
+
+GROUP_LABEL = "runai-gpu-group"
+GROUP_LABEL_PREFIX = f"{GROUP_LABEL}/"
+GPU_INDEX = "run.ai/reserve_for_gpu_index"
+CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
+GPU_FRACTION = "gpu-fraction"
+GPU_MEMORY = "gpu-memory"
+DEVICE_COUNT = "gpu-fraction-num-devices"
+CONTAINER_NAME = "gpu-fraction-container-name"
+NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
+FAKE_GPU_NODE = "run.ai/fake.gpu"

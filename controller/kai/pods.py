@@ -1,0 +1,66 @@
+"""What a pod says of itself: whose it is, whether it is alive, whether it may still be bound. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from controller.kai.outcome import Failed, Ready
+from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest
+from controller.runtime.client import Object
+
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+def is_finished(pod: Object) -> bool:
+    """Whether the pod's containers have ended for good, so that it holds no GPU."""
+    return (pod.get("status") or {}).get("phase") in _FINISHED
+
+
+def annotation(pod: Object, name: str) -> str | None:
+    """A pod's annotation."""
+    value: str | None = (pod["metadata"].get("annotations") or {}).get(name)
+    return value
+
+
+def live(pods: Sequence[Object]) -> Iterator[Object]:
+    """Those pods that are neither finished nor about to go."""
+    return (pod for pod in pods if not is_finished(pod) and not pod["metadata"].get("deletionTimestamp"))
+
+
+def pod_name(pod: Object) -> str:
+    """Namespace and name of a pod, for a message."""
+    metadata = pod["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def judge_pod(request: BindRequest, pod: Object, uid: str | None) -> Ready | Failed | None:
+    """Whether this pod still is to be bound.
+
+    Args:
+        request: The request.
+        pod: The pod as it is.
+        uid: Of the pod that the decision was made for; None if the request does not say.
+
+    Returns:
+        Ready if it is on the chosen node already, Failed if it cannot be bound, None if it waits to be.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    name = f"{request.namespace}/{request.pod_name}"
+    node_name = spec.get("nodeName")
+    phase = (pod.get("status") or {}).get("phase")
+    if uid is not None and metadata["uid"] != uid:
+        text = f"pod {name} was replaced: the request is for uid {uid}, the present pod has {metadata['uid']}"
+        return Failed(Reason.POD_REPLACED, text, retry=False)
+    if node_name == request.node_name:
+        return Ready(f"pod {name} is on node {node_name}")
+    if node_name:
+        text = f"pod {name} is on node {node_name} already, not on {request.node_name}"
+        return Failed(Reason.ALREADY_BOUND_ELSEWHERE, text, retry=False)
+    if metadata.get("deletionTimestamp"):
+        return Failed(Reason.POD_TERMINATING, f"pod {name} is being deleted", retry=False)
+    if phase in ("Succeeded", "Failed"):
+        return Failed(Reason.POD_FINISHED, f"pod {name} has ended: its phase is {phase}", retry=False)
+    gates = spec.get("schedulingGates")
+    if gates:
+        names = ", ".join(gate["name"] for gate in gates)
+        return Failed(Reason.POD_GATED, f"pod {name} is held back by its scheduling gates: {names}")
+    return None

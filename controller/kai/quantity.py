@@ -1,0 +1,29 @@
+"""Kubernetes quantities, exactly. Pure."""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?"
+)
+_SUFFIXES: Mapping[str, Fraction] = {
+    **{suffix: Fraction(1000) ** power for power, suffix in enumerate("num kMGTPE", start=-3)},
+    **{f"{suffix}i": Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+_MAX_EXPONENT = 99
+
+
+def quantity(text: object) -> Fraction:
+    """The exact value of a Kubernetes quantity such as `1Gi`, `500M` or `1e3`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity")
+    exponent = int(match["exponent"] or 0)
+    if abs(exponent) > _MAX_EXPONENT:
+        raise ValueError(f"{text!r} is out of range")
+    return Fraction(match["number"]) * _SUFFIXES[match["suffix"] or " "] * Fraction(10) ** exponent

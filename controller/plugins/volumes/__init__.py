@@ -1,0 +1,1 @@
+"""The plugin volumebinding: persistent volumes."""

@@ -1,0 +1,171 @@
+"""Metrics and the HTTP endpoints for metrics, liveness and readiness.
+
+Called by the client (requests), queues and controllers (their work), the leader election, and the manager,
+which runs `Telemetry` beside everything else. Names, labels and buckets are those of Go's controller-runtime,
+so that its dashboards and alerts work unchanged.
+
+Invariant: nothing here blocks or does I/O on the path of work; what takes computing is computed when read.
+"""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+from aiohttp import web
+from anyio.abc import TaskStatus
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from controller.runtime.metrics import Metrics
+
+Checks = Mapping[str, Callable[[], str | None]]
+"""Health checks by name; each returns None, or a text that says what is wrong."""
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class ListenError(Exception):
+    """An address cannot be listened on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen.
+
+    Attributes:
+        host: Name or IP address; empty for all interfaces.
+        port: 0 for any free one.
+    """
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address | None":
+        """Reads ``:8080``, ``host:port`` or ``[::1]:80``; None for ``0``, which means off.
+
+        Raises:
+            ValueError: If it is none of these.
+        """
+        if text == "0":
+            return None
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([A-Za-z0-9._-]*)):(\d{1,5})", text)
+        if match is None or int(match[3]) > 65535:
+            raise ValueError("must be an address such as :8080, 127.0.0.1:8080 or [::1]:8080, or 0 for off")
+        return cls(match[1] or match[2] or "", int(match[3]))
+
+    def overlaps(self, other: "Address") -> bool:
+        """Tells whether both cannot be listened on at the same time."""
+        everywhere = {"", "0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+        same_host = self.host == other.host or not everywhere.isdisjoint((self.host, other.host))
+        return self.port == other.port != 0 and same_host
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Telemetry:
+    """The HTTP endpoints: ``/metrics`` on one address, ``/healthz`` and ``/readyz`` on another.
+
+    Attributes:
+        metrics_port: The port in use while it runs; None if off.
+        health_port: The same for the health endpoints.
+    """
+
+    def __init__(
+        self, metrics: Metrics, metrics_address: str, health_address: str, live: Checks, ready: Checks
+    ) -> None:
+        """Prepares the endpoints.
+
+        Args:
+            metrics: What ``/metrics`` shows.
+            metrics_address: ``:8080`` (all interfaces), ``host:port`` or ``0`` (off). Port 0: any free one.
+            health_address: The same; must differ unless both are off.
+            live: The checks behind ``/healthz``.
+            ready: The checks behind ``/readyz``.
+
+        Raises:
+            ValueError: If an address cannot be read, or both are the same.
+        """
+        self._metrics_address, self._health_address = (
+            Address.parse(metrics_address),
+            Address.parse(health_address),
+        )
+        if (
+            self._metrics_address
+            and self._health_address
+            and self._metrics_address.overlaps(self._health_address)
+        ):
+            raise ValueError(
+                f"metrics and health need two addresses, not {metrics_address} and {health_address}"
+            )
+        self._metrics, self._live, self._ready = metrics, live, ready
+        self.metrics_port: int | None = None
+        self.health_port: int | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled; reports started once the ports are open.
+
+        Raises:
+            ListenError: If an address is in use or not ours.
+        """
+        async with (
+            _listening("metrics", self._metrics_address, {"/metrics": self._show_metrics}) as metrics_port,
+            _listening(
+                "health",
+                self._health_address,
+                {
+                    "/healthz": _check_handler("healthz", self._live),
+                    "/readyz": _check_handler("readyz", self._ready),
+                },
+            ) as health_port,
+        ):
+            self.metrics_port, self.health_port = metrics_port, health_port
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def _show_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+def _check_handler(name: str, checks: Checks) -> _Handler:
+    """Makes the handler of a health endpoint, in the manner of Kubernetes' own (``?verbose`` lists all)."""
+
+    async def handle(request: web.Request) -> web.Response:
+        answers = {check: ask() for check, ask in checks.items()}
+        failed = [f"{check}: {answer}" for check, answer in answers.items() if answer is not None]
+        if "verbose" in request.query:
+            lines = [f"[-]{c} failed: {a}" if a is not None else f"[+]{c} ok" for c, a in answers.items()]
+            lines.append(f"{name} check {'failed' if failed else 'passed'}")
+        else:
+            lines = failed or ["ok"]
+        return web.Response(text="\n".join(lines) + "\n" * (len(lines) > 1), status=500 if failed else 200)
+
+    return handle
+
+
+@asynccontextmanager
+async def _listening(
+    purpose: str, address: Address | None, handlers: Mapping[str, _Handler]
+) -> AsyncIterator[int | None]:
+    """Listens while the context is open; yields the port in use, None if the address is off."""
+    if address is None:
+        yield None
+        return
+    app = web.Application()
+    app.add_routes([web.get(path, handler) for path, handler in handlers.items()])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    # All interfaces are two sockets, one per IP family, which would get two different free ports.
+    host = address.host or (None if address.port else "0.0.0.0")  # noqa: S104 - asked for
+    try:
+        try:
+            await web.TCPSite(runner, host, address.port).start()
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {address} for {purpose}: {error.strerror or error}"
+            ) from error
+        yield runner.addresses[0][1]
+    finally:
+        with anyio.CancelScope(shield=True):
+            await runner.cleanup()
