@@ -44,6 +44,7 @@ class BindContext:
         waiting: `async with context.waiting("the provisioner of claim data"):` around each wait for somebody
             else. Others bind meanwhile, and the text is shown in the condition if it takes long. The block is
             broken off, and the attempt with it, once the request, the pod or the node is not what it was.
+        final: In a rollback: whether no further attempt of this request is due, so that nothing need be kept.
         changes: `await context.changes.until(...)` within such a block waits for objects.
     """
 
@@ -54,6 +55,7 @@ class BindContext:
     waiting: Callable[[str], AbstractAsyncContextManager[None]]
     changes: Changes
     container_env: dict[str, str]
+    final: bool = True
 
 
 class NoArguments(BaseModel):

@@ -146,8 +146,8 @@ class GroupReconciler:
     async def _is_needed(self, group: str, requests: Iterable[Object]) -> bool:
         """Whether a live look finds a user of the group that the caches do not show."""
         for selector in (f"{GROUP_LABEL}={group}", f"{GROUP_LABEL_PREFIX}{group}={group}"):
-            page = await self._client.list_page(PODS, {"labelSelector": selector})
-            users = [pod for pod in page.get("items") or () if not self._is_reservation(pod)]
+            page = await self._client.list_all(PODS, {"labelSelector": selector})
+            users = [pod for pod in page.items if not self._is_reservation(pod)]
             if not all(map(is_finished, users)):
                 return True
         for item in requests:
@@ -179,8 +179,8 @@ class GroupReconciler:
         if self._caches.reservations.problem is not None:
             return Result(_LOOK_AGAIN_S)  # what cannot be seen is not missing
         selector = {"labelSelector": f"{GROUP_LABEL}={group}"}
-        page = await self._client.list_page(PODS, selector)
-        if any(self._is_reservation(pod) for pod in page.get("items") or ()):
+        page = await self._client.list_all(PODS, selector)
+        if any(self._is_reservation(pod) for pod in page.items):
             return Result()
         for user in users:
             if (user.get("status") or {}).get("phase") == _RUNNING:

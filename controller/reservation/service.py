@@ -280,13 +280,13 @@ class Reservations:
             return
         selector = {"fieldSelector": f"metadata.namespace={namespace},status.phase=Pending,spec.nodeName="}
         try:
-            page = await self._client.list_page(PODS, selector)
+            page = await self._client.list_all(PODS, selector)
         except errors.StatusError as error:
             if error.transient:
                 raise
             logger.bind(error=error.message).warning("It cannot be seen whether the cluster is scaling up")
             return
-        names = [pod["metadata"]["name"] for pod in page.get("items") or () if _waits_for_node(pod)]
+        names = [pod["metadata"]["name"] for pod in page.items if _waits_for_node(pod)]
         if names:
             text = f"the cluster is scaling up: pod {namespace}/{names[0]} waits for a node"
             raise ReservationError(Reason.CLUSTER_SCALING_UP, text)

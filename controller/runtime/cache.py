@@ -231,22 +231,20 @@ class Cache:
         self._settled.set()
 
     async def _list(self) -> None:
-        objects: dict[Key, Object] = {}
-        params = {**self._selectors, "limit": str(self._options.page_size)}
-        while True:
-            page = await self._client.list_page(self.resource, params)
-            self._heartbeat_s = anyio.current_time()
-            for item in page.get("items") or ():
-                trimmed = self._trim(item)
-                objects[key_of(trimmed)] = trimmed
-            token = page["metadata"].get("continue")
-            if not token:
-                break
-            params["continue"] = token
-        self._swap(objects)
-        self._version = page["metadata"]["resourceVersion"]
+        listed = await self._client.list_all(
+            self.resource,
+            self._selectors,
+            keep=self._trim,
+            page_size=self._options.page_size,
+            on_page=self._beat,
+        )
+        self._swap({key_of(item): item for item in listed.items})
+        self._version = listed.version
         self.problem = None
         self._settled.set()
+
+    def _beat(self) -> None:
+        self._heartbeat_s = anyio.current_time()
 
     def _swap(self, objects: dict[Key, Object]) -> None:
         for key, item in objects.items():

@@ -150,10 +150,9 @@ class _Follower(Generic[V]):
 
     async def _read(self) -> None:
         # A list of one name: unlike a get it has a version to watch from, even if there is no such object.
-        page = await self._client.list_page(self._resource, self._selector)
-        items = page.get("items") or ()
-        self._verdict = self._judge(items[0] if items else None)
-        self._version = page["metadata"]["resourceVersion"]
+        listed = await self._client.list_all(self._resource, self._selector)
+        self._verdict = self._judge(listed.items[0] if listed.items else None)
+        self._version = listed.version
 
     async def _watch(self) -> None:
         params = {

@@ -81,6 +81,19 @@ class CredentialsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """A list.
+
+    Attributes:
+        items: What was kept of its objects.
+        version: The resourceVersion to watch from.
+    """
+
+    items: list[Object]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Call:
     """One request, ready to be sent."""
 
@@ -187,6 +200,40 @@ class Client:
     async def list_page(self, resource: Resource, params: Mapping[str, str]) -> Object:
         """Reads one page of a list over all namespaces; `params` are the API's own query parameters."""
         return await self._request(_Call("GET", resource, params=params))
+
+    async def list_all(
+        self,
+        resource: Resource,
+        params: Mapping[str, str] | None = None,
+        *,
+        keep: Callable[[Object], Object | None] = lambda item: item,
+        page_size: int = 500,
+        on_page: Callable[[], None] = lambda: None,
+    ) -> "Listed":
+        """Lists a kind over all namespaces, page by page.
+
+        Args:
+            resource: The kind.
+            params: The API's own query parameters, such as `labelSelector`.
+            keep: What is to be kept of each object, or None; so that a page can be forgotten once it is read.
+            page_size: Objects in one answer.
+            on_page: Called for each page.
+        """
+        while True:
+            wanted = {**(params or {}), "limit": str(page_size)}
+            kept: list[Object] = []
+            try:
+                while True:
+                    page = await self.list_page(resource, wanted)
+                    on_page()
+                    kept += (found for item in page.get("items") or () if (found := keep(item)) is not None)
+                    token = page["metadata"].get("continue")
+                    if not token:
+                        return Listed(kept, page["metadata"]["resourceVersion"])
+                    wanted["continue"] = token
+            except errors.GoneError:
+                if "continue" not in wanted:
+                    raise  # else the rest of this list is compacted away: only a new one helps
 
     async def create(
         self,

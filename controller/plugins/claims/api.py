@@ -30,7 +30,6 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 TRIES = 10
 _FIRST_DELAY_S = 0.01
 _MAX_DELAY_S = 0.4
-_PAGE = "500"
 
 
 class NotServedError(Exception):
@@ -68,15 +67,12 @@ class ClaimApi:
 
     async def extended_claims(self, namespace: str, pod_uid: str) -> list[Object]:
         """All claims that stand for the extended resources of this very pod."""
-        found: list[Object] = []
-        params = {"fieldSelector": f"metadata.namespace={namespace}", "limit": _PAGE}
-        while True:
-            page = await self._client.list_page(await self._resource(), params)
-            found += [item for item in page["items"] if is_extended_claim_of(item, pod_uid)]
-            token = page["metadata"].get("continue")
-            if not token:
-                return found
-            params["continue"] = token
+
+        def keep(claim: Object) -> Object | None:
+            return claim if is_extended_claim_of(claim, pod_uid) else None
+
+        selector = {"fieldSelector": f"metadata.namespace={namespace}"}
+        return (await self._client.list_all(await self._resource(), selector, keep=keep)).items
 
     async def create(self, claim: Object) -> Object:
         """Creates a claim."""

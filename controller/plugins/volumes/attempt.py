@@ -25,7 +25,7 @@ from controller.plugins.volumes.matching import (
     owned_by,
     tied_to,
 )
-from controller.plugins.volumes.provisioning import list_all, why_not_provisioned
+from controller.plugins.volumes.provisioning import why_not_provisioned
 from controller.plugins.volumes.waiting import Leg, unreachable, until_bound
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
@@ -207,11 +207,12 @@ class Attempt:
     async def _free_volumes(self, legs: list[Leg]) -> list[Object]:
         """The volumes that may be for these claims: of their classes, or tied to them already."""
         classes = {leg.claim.class_name for leg in legs}
-        return [
-            volume
-            async for volume in list_all(self._client, VOLUMES)
-            if class_name(volume) in classes or any(tied_to(volume, leg.claim) for leg in legs)
-        ]
+
+        def keep(volume: Object) -> Object | None:
+            wanted = class_name(volume) in classes or any(tied_to(volume, leg.claim) for leg in legs)
+            return volume if wanted else None
+
+        return (await self._client.list_all(VOLUMES, keep=keep)).items
 
     def _pick(self, claim: Claim, volumes: list[Object]) -> Object | Failed | str:
         """The volume for a claim, held for it; or why there is none, or none can be."""

@@ -3,15 +3,11 @@
 Reads only what the answer depends on: the driver, and its capacities if it tells of them.
 """
 
-from collections.abc import AsyncIterator
-
 from controller.kai.names import CSI_CAPACITIES, CSI_DRIVERS
 from controller.kai.selectors import topology_allowed
 from controller.plugins.volumes.matching import NO_PROVISIONER, Claim, capacity_suffices
 from controller.runtime import errors
-from controller.runtime.client import Client, Object, Resource
-
-_PAGE_SIZE = "500"
+from controller.runtime.client import Client, Object
 
 
 async def why_not_provisioned(
@@ -29,19 +25,6 @@ async def why_not_provisioned(
     return None
 
 
-async def list_all(client: Client, resource: Resource) -> AsyncIterator[Object]:
-    """All objects of a kind, live and page by page."""
-    params = {"limit": _PAGE_SIZE}
-    while True:
-        page = await client.list_page(resource, params)
-        for item in page.get("items") or ():
-            yield item
-        token = page["metadata"].get("continue")
-        if not token:
-            return
-        params["continue"] = token
-
-
 async def _has_room(client: Client, claim: Claim, provisioner: str, node: Object) -> bool:
     """Whether the driver, if it tells of its capacities, has enough within the node's reach."""
     try:
@@ -50,7 +33,5 @@ async def _has_room(client: Client, claim: Claim, provisioner: str, node: Object
         return True
     if not driver["spec"].get("storageCapacity"):
         return True
-    async for capacity in list_all(client, CSI_CAPACITIES):
-        if capacity_suffices(capacity, claim, node):
-            return True
-    return False
+    capacities = await client.list_all(CSI_CAPACITIES)
+    return any(capacity_suffices(capacity, claim, node) for capacity in capacities.items)
