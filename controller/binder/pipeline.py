@@ -7,6 +7,8 @@ may be on its node is never rolled back.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeVar
 
 import anyio
 import orjson
@@ -19,13 +21,15 @@ from controller.kai.pods import annotation, judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
 from controller.kai.sharing import GPUConfigError, group_labels, groups_of_pod, is_group_label
-from controller.plugins.base import BindContext, Plugin
+from controller.plugins.base import BindContext, Plugin, Prepared
 from controller.plugins.registry import FailurePolicy, PlannedPlugin
 from controller.reservation.service import ReservationError, Reservations, Reserved, Usage
 from controller.runtime import errors
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
 from controller.runtime.slots import Slot
+
+T = TypeVar("T")
 
 _RESOLVE_BACKOFF_S = 0.25
 _RESOLVE_MAX_BACKOFF_S = 5.0
@@ -193,14 +197,14 @@ class _Run:
         self._obsolete = worker.obsolete
         self._reserved: tuple[Reserved, ...] = ()
         self._labels: Mapping[str, str] = {}
+        self._found: dict[str, object] = {}
+        self._annotations_of_plugins: dict[str, str] = {}
         self._context = BindContext(
             request=request,
             pod=pod,
             node=node,
-            gpu_ids=(),
             waiting=waits.waiting,
             changes=pipeline.changes,
-            container_env={},
         )
 
     async def attempt(self) -> tuple[str, Ready | Failed]:
@@ -252,15 +256,21 @@ class _Run:
             if step.unmet and step.failure_policy == "Fail" and step.plugin.concerns(self._context):
                 self.outcomes[step.type] = DependencyNotMet(step.unmet)
                 return step.type, Failed(Reason.DEPENDENCY_NOT_MET, step.unmet, retry=False)
+        container_env: dict[str, str] = {}
         for step in self._steps:
-            failure = await self._guarded(step, self._prepare_step)
-            if isinstance(failure, Failed):
-                self.outcomes[step.type] = failure
+            prepared = await self._guarded(step, self._prepare_step)
+            if isinstance(prepared, Failed):
+                self.outcomes[step.type] = prepared
                 if step.failure_policy == "Fail":
-                    return step.type, failure
+                    return step.type, prepared
+            elif prepared is not None:
+                self._found[step.type] = prepared.found
+                self._annotations_of_plugins |= prepared.annotations
+                container_env |= prepared.container_env
+        self._context = replace(self._context, container_env=MappingProxyType(container_env))
         return None
 
-    async def _prepare_step(self, step: _Step) -> Outcome | None:
+    async def _prepare_step(self, step: _Step) -> Prepared | Failed | None:
         concerned = step.plugin.concerns(self._context) and not step.unmet
         return await step.plugin.prepare(self._context) if concerned else None
 
@@ -307,7 +317,6 @@ class _Run:
                 continue  # failed already while it prepared, and may
             self._waits.step = step.type
             outcome = await self._guarded(step, self._pre_bind_step)
-            assert outcome is not None  # noqa: S101 -- a step always has an outcome
             self.outcomes[step.type] = outcome
             match outcome:
                 case DependencyNotMet(message) if step.failure_policy == "Fail":
@@ -320,11 +329,11 @@ class _Run:
         if not step.plugin.concerns(self._context):
             return Skipped()
         unmet = step.unmet or self._failed_need(step)
-        return DependencyNotMet(unmet) if unmet else await step.plugin.pre_bind(self._context)
+        if unmet:
+            return DependencyNotMet(unmet)
+        return await step.plugin.pre_bind(replace(self._context, found=self._found.get(step.type)))
 
-    async def _guarded(
-        self, step: _Step, run: Callable[[_Step], Awaitable[Outcome | None]]
-    ) -> Outcome | None:
+    async def _guarded(self, step: _Step, run: Callable[[_Step], Awaitable[T]]) -> T | Failed:
         """Runs part of a plugin; what it raises becomes its outcome."""
         try:
             return await run(step)
@@ -380,7 +389,10 @@ class _Run:
         return Ready(f"pod {request.namespace}/{request.pod_name} is on node {request.node_name}")
 
     def _annotations(self) -> dict[str, str]:
-        annotations = {RECEIVED_RESOURCE_TYPE: self._request.resource_type}
+        annotations = {
+            **self._annotations_of_plugins,
+            RECEIVED_RESOURCE_TYPE: self._request.resource_type,
+        }
         if self._request.numa_zones:
             annotations[NUMA_PLACEMENT] = orjson.dumps(self._request.numa_zones).decode()
         return annotations

@@ -4,10 +4,33 @@ from collections.abc import Iterator, Sequence
 
 from controller.kai.outcome import Failed, Ready
 from controller.kai.reasons import Reason
-from controller.kai.request import BindRequest
+from controller.kai.request import BindRequest, owner_uid_of
 from controller.runtime.client import Object
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+def full_name(item: Object) -> str:
+    """An object as messages name it: namespace/name, or the name alone where there is no namespace."""
+    metadata = item["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def is_owner(item: Object, pod: Object) -> bool:
+    """Whether a pod is the one that a BindRequest was made for, so far as the request says.
+
+    Args:
+        item: The request as the API server has it; it may be malformed.
+        pod: A pod of the request's pod name and namespace.
+    """
+    uid = owner_uid_of(item)
+    return uid is None or pod["metadata"]["uid"] == uid
+
+
+def is_alive(pod: Object) -> bool:
+    """Whether the pod is neither finished nor about to go."""
+    return not is_finished(pod) and not pod["metadata"].get("deletionTimestamp")
 
 
 def is_finished(pod: Object) -> bool:
@@ -23,7 +46,7 @@ def annotation(pod: Object, name: str) -> str | None:
 
 def live(pods: Sequence[Object]) -> Iterator[Object]:
     """Those pods that are neither finished nor about to go."""
-    return (pod for pod in pods if not is_finished(pod) and not pod["metadata"].get("deletionTimestamp"))
+    return filter(is_alive, pods)
 
 
 def pod_name(pod: Object) -> str:

@@ -4,7 +4,7 @@ A request is parsed once, here; what cannot be understood is refused with the fi
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,20 @@ def backoff_limit_of(item: Object) -> int | None:
     return limit
 
 
+def owner_uid_of(item: Object) -> str | None:
+    """The uid of the pod that a request was made for, so far as it says; the one rule of that.
+
+    It says so by an owner that is a pod of the request's pod name. Other owners are others' business, and a
+    request without such an owner is for whichever pod has the name.
+    """
+    spec, owners = item.get("spec"), item["metadata"].get("ownerReferences")
+    name = spec.get("podName") if isinstance(spec, dict) else None
+    for owner in owners if isinstance(owners, list) else ():
+        if owner.get("kind") == "Pod" and owner.get("apiVersion") == "v1" and owner.get("name") == name:
+            return str(owner.get("uid"))
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindRequest:
     """A scheduler's decision: this pod, to this node, with these devices (B-1…B-10).
@@ -122,13 +136,12 @@ class BindRequest:
         metadata = item["metadata"]
         fields = _Fields(item.get("spec"), "spec")
         gpu = _Fields(fields.get("receivedGPU", dict), "spec.receivedGPU", fields.problems)
-        pod_name = fields.required_name("podName")
         request = cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=metadata["uid"],
-            owner_uid=_owner_uid(metadata, pod_name),
-            pod_name=pod_name,
+            owner_uid=owner_uid_of(item),
+            pod_name=fields.required_name("podName"),
             node_name=fields.required_name("selectedNode"),
             resource_type=fields.get("receivedResourceType", str) or "",
             gpu_portion=gpu.get("portion", str),
@@ -183,12 +196,3 @@ class _Fields:
     def _refuse(self, name: str, value: object, kind: type[Any]) -> None:
         words = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
         self.problems.append(f"{self._path}.{name} is {value!r}, which is not {words[kind]}")
-
-
-def _owner_uid(metadata: Object, pod_name: str) -> str | None:
-    """The uid of the pod that owns the request; None if no owner is a pod of the request's pod name."""
-    owners: Sequence[Object] = metadata.get("ownerReferences") or ()
-    for owner in owners:
-        if owner.get("kind") == "Pod" and owner.get("apiVersion") == "v1" and owner.get("name") == pod_name:
-            return str(owner["uid"])
-    return None

@@ -8,7 +8,8 @@ this process remembers.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -25,36 +26,60 @@ __all__ = [
     "NoArguments",
     "Outcome",
     "Plugin",
+    "Prepared",
     "Ready",
     "Skipped",
 ]
 
 
+def _nothing() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a plugin found while it prepared.
+
+    Attributes:
+        container_env: Variables that the container with the GPU share is to get, by name. gpusharing delivers
+            them.
+        annotations: For the pod. They are written with the Binding, so that a failed bind leaves none; where
+            the binder has one of that name itself, its own is written.
+        found: For this plugin's own `pre_bind`, which gets it as `context.found`.
+    """
+
+    container_env: Mapping[str, str] = field(default_factory=_nothing)
+    annotations: Mapping[str, str] = field(default_factory=_nothing)
+    found: object = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindContext:
-    """One attempt, as a plugin sees it; all but `container_env` is read-only.
+    """One attempt, as a plugin sees it; read-only.
 
     Attributes:
         request: The parsed request.
         pod: The pod, not assigned yet.
         node: The chosen node.
-        gpu_ids: Of the reserved GPUs, in the order of the request's groups; empty unless it is a fraction.
-        container_env: Variables that the container with the GPU share is to get, by name. Plugins add theirs
-            in `prepare`; gpusharing delivers them.
         waiting: `async with context.waiting("the provisioner of claim data"):` around each wait for somebody
             else. Others bind meanwhile, and the text is shown in the condition if it takes long. The block is
             broken off, and the attempt with it, once the request, the pod or the node is not what it was.
-        final: In a rollback: whether no further attempt of this request is due, so that nothing need be kept.
         changes: `await context.changes.until(...)` within such a block waits for objects.
+        gpu_ids: Of the reserved GPUs, in the order of the request's groups; empty while plugins prepare, and
+            unless it is a fraction.
+        container_env: What all plugins together prepared for the container; empty while they prepare.
+        found: What this plugin's `prepare` found; None if it found nothing, or did not run in this attempt.
+        final: In a rollback: whether no further attempt of this request is due, so that nothing need be kept.
     """
 
     request: BindRequest
     pod: Object
     node: Object
-    gpu_ids: tuple[str, ...]
     waiting: Callable[[str], AbstractAsyncContextManager[None]]
     changes: Changes
-    container_env: dict[str, str]
+    gpu_ids: tuple[str, ...] = ()
+    container_env: Mapping[str, str] = field(default_factory=_nothing)
+    found: object = None
     final: bool = True
 
 
@@ -101,11 +126,11 @@ class Plugin(ABC):
     def concerns(self, context: BindContext) -> bool:
         """Whether there is anything to do for this request; without I/O."""
 
-    async def prepare(self, context: BindContext) -> Failed | None:
+    async def prepare(self, context: BindContext) -> Prepared | Failed | None:
         """Checks what can be checked before anything is reserved or written; called only if `concerns`.
 
         Returns:
-            Why the bind must not go on, or None. It writes nothing.
+            What it found, if anybody needs it; or why the bind must not go on. It writes nothing.
         """
         return None
 

@@ -25,7 +25,7 @@ from controller.kai.sharing import (
     shown,
     target_of,
 )
-from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Ready
+from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.runtime.client import Client, Object
 
 _INTEGER = re.compile(r"[0-9]{1,18}")
@@ -112,8 +112,8 @@ class GPUMemoryLimit(Plugin):
         """Whole GPUs and MIG instances have limits of their own."""
         return context.request.is_fraction
 
-    async def prepare(self, context: BindContext) -> Failed | None:
-        """Works out the limit and hands it to gpusharing, before a GPU is reserved."""
+    async def prepare(self, context: BindContext) -> Prepared | Failed:
+        """Works out the limit, before a GPU is reserved; gpusharing delivers it."""
         limit = limit_of(context, self._arguments.fallback_memory_mib)
         if isinstance(limit, Failed):
             return limit
@@ -121,15 +121,13 @@ class GPUMemoryLimit(Plugin):
         if undelivered is not None:
             return Failed(Reason.LIMIT_NOT_DELIVERED, undelivered, retry=False)
         text = f"{limit.mib}m" if self._arguments.format == "mebibytes" else str(limit.mib * _MIB)
-        context.container_env[self._arguments.variable] = text
-        return None
+        return Prepared(container_env={self._arguments.variable: text}, found=limit)
 
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Says which limit gpusharing has delivered."""
-        if self._arguments.variable not in context.container_env:
+        if not isinstance(context.found, Limit) or self._arguments.variable not in context.container_env:
             return Failed(Reason.LIMIT_NOT_DELIVERED, f"{self._arguments.variable} was not worked out")
-        limit = limit_of(context, self._arguments.fallback_memory_mib)
-        return limit if isinstance(limit, Failed) else Ready(str(limit))
+        return Ready(str(context.found))
 
 
 def limit_of(context: BindContext, fallback_mib: int | None) -> Limit | Failed:

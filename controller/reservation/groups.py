@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from loguru import logger
 
 from controller.kai.names import CONFIG_MAP_PREFIX, GPU_INDEX, GROUP_LABEL, GROUP_LABEL_PREFIX, PODS
-from controller.kai.pods import annotation, is_finished, live
+from controller.kai.pods import annotation, is_finished, is_owner, live
 from controller.kai.reasons import Phase
 from controller.kai.request import BindRequest, BindStatus, InvalidRequestError, is_over
 from controller.kai.sharing import GPUConfigError, groups_of_pod, groups_of_request, is_group, needs_labels
@@ -122,7 +122,7 @@ class GroupReconciler:
     def _pod_of(self, item: Object) -> Object | None:
         name = (item.get("spec") or {}).get("podName")
         pod = self._caches.pods.get(str(name), item["metadata"]["namespace"])
-        return pod if pod is not None and _is_owner(item, pod) else None
+        return pod if pod is not None and is_owner(item, pod) else None
 
     async def _label(self, item: Object, group: str) -> None:
         """Gives an assigned pod its group labels, where the server did not take them from the Binding."""
@@ -158,7 +158,7 @@ class GroupReconciler:
                 pod = await self._client.get(PODS, str(name), metadata["namespace"])
             except errors.NotFoundError:
                 continue
-            if _is_owner(item, pod) and not is_finished(pod):
+            if is_owner(item, pod) and not is_finished(pod):
                 return True
         return False
 
@@ -216,10 +216,3 @@ class GroupReconciler:
             "A running pod is deleted: its GPU is no longer reserved"
         )
         await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
-
-
-def _is_owner(item: Object, pod: Object) -> bool:
-    """Whether the pod is the one that the request was made for, as far as it says."""
-    owners = item["metadata"].get("ownerReferences") or ()
-    uids = {owner.get("uid") for owner in owners if owner.get("kind") == "Pod"}
-    return not uids or pod["metadata"]["uid"] in uids

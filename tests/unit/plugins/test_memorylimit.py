@@ -3,14 +3,16 @@
 All expected numbers were worked out by hand from the exact decimals.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from typing import cast
 
 import anyio
 import pytest
 
 from controller.kai.request import BindRequest
-from controller.plugins.base import BindContext, Failed, Ready
+from controller.plugins.base import BindContext, Failed, Prepared, Ready
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import Arguments, GPUMemoryLimit, Limit, limit_of
 from controller.plugins.registry import BUILT_IN, PluginConfig, PluginConfigError, resolve
@@ -81,10 +83,8 @@ def context(
         request=request,
         pod=pod_ or pod(),
         node=node,
-        gpu_ids=(),
         waiting=waiting,
         changes=cast(Changes, None),
-        container_env={},
     )
 
 
@@ -118,16 +118,22 @@ def plugin(**arguments: str) -> GPUMemoryLimit:
     return GPUMemoryLimit(NO_CLIENT, Arguments.model_validate(arguments))
 
 
-def prepared(given: BindContext, **arguments: str) -> Failed | None:
+def prepared(given: BindContext, **arguments: str) -> Prepared | Failed:
     return anyio.run(plugin(**arguments).prepare, given)
+
+
+def handed_over(given: BindContext, **arguments: str) -> Mapping[str, str]:
+    """The variables that gpusharing is to deliver."""
+    found = prepared(given, **arguments)
+    assert isinstance(found, Prepared), found
+    return found.container_env
 
 
 def undelivered(given: BindContext, **arguments: str) -> str:
     """Why the limit would not reach the container."""
     failure = prepared(given, **arguments)
-    assert failure is not None
+    assert isinstance(failure, Failed), failure
     assert (failure.reason, failure.retry) == ("LimitNotDelivered", False)
-    assert given.container_env == {}
     return failure.message
 
 
@@ -495,9 +501,11 @@ def test_a_limit_at_which_cuda_does_not_start_is_warned_of(memory: str, warned: 
 
 def test_the_limit_is_handed_to_gpusharing_and_told() -> None:
     given = context(pod({"gpu-fraction": "0.5"}))
-    assert prepared(given) is None
-    assert given.container_env == {VARIABLE: "7680m"}
-    assert anyio.run(plugin().pre_bind, given) == Ready(
+    assert handed_over(given) == {VARIABLE: "7680m"}
+    found = prepared(given)
+    assert isinstance(found, Prepared)
+    merged = replace(given, container_env=found.container_env, found=found.found)
+    assert anyio.run(plugin().pre_bind, merged) == Ready(
         "7680 MiB, 0.5 of the card, from gpu-fraction; the card has 15360 MiB by its label"
     )
 
@@ -512,7 +520,6 @@ def test_it_is_not_called_delivered_unless_it_was_handed_over() -> None:
 def test_a_limit_that_failed_is_not_handed_over() -> None:
     for given in (context(label=None), context(portion="0"), context(pod({"gpu-memory": "4Gi"}))):
         assert isinstance(prepared(given), Failed)
-        assert given.container_env == {}
 
 
 @pytest.mark.parametrize(
@@ -527,28 +534,26 @@ def test_a_limit_that_failed_is_not_handed_over() -> None:
 )
 def test_formats(memory: str, format_: str, expected: str) -> None:
     given = context(pod({"gpu-memory": memory}))
-    assert prepared(given, format=format_) is None
-    assert given.container_env == {VARIABLE: expected}
+    assert handed_over(given, format=format_) == {VARIABLE: expected}
 
 
 def test_another_variable() -> None:
     main = container(env=(entry("GPU_MEMORY_LIMIT"),))
     given = context(pod(containers=[main]))
-    assert prepared(given, variable="GPU_MEMORY_LIMIT", format="bytes") is None
-    assert given.container_env == {"GPU_MEMORY_LIMIT": "8053063680"}
+    assert handed_over(given, variable="GPU_MEMORY_LIMIT", format="bytes") == {
+        "GPU_MEMORY_LIMIT": "8053063680"
+    }
 
 
 def test_a_variable_that_the_webhook_does_not_know_goes_through_the_map_that_is_read_whole() -> None:
     main = container(env=(entry(),), env_from=(whole(),))
     given = context(pod(containers=[main]))
-    assert prepared(given, variable="GPU_MEMORY_LIMIT") is None
-    assert given.container_env == {"GPU_MEMORY_LIMIT": "7680m"}
+    assert handed_over(given, variable="GPU_MEMORY_LIMIT") == {"GPU_MEMORY_LIMIT": "7680m"}
 
 
 def test_a_variable_with_another_key_is_delivered() -> None:
     given = context(pod(containers=[container(env=(entry(key="limit"),))]))
-    assert prepared(given) is None
-    assert given.container_env == {VARIABLE: "7680m"}
+    assert handed_over(given) == {VARIABLE: "7680m"}
 
 
 LITERALS: tuple[Object, ...] = (
@@ -591,14 +596,13 @@ def test_a_limit_for_one_device_goes_before_ours(one: Object, by: str) -> None:
 @pytest.mark.parametrize("name", [f"{VARIABLE}_", f"{VARIABLE}_A", f"{VARIABLE}0", f"MY_{VARIABLE}_0"])
 def test_a_variable_with_a_like_name_is_no_matter(name: str) -> None:
     given = context(pod(containers=[container(env=(entry(), {"name": name, "value": "1"}))]))
-    assert prepared(given) is None
+    assert handed_over(given)
 
 
 def test_of_several_entries_the_last_one_counts() -> None:
     main = container(env=({"name": VARIABLE, "value": "0m"}, entry()))
     given = context(pod(containers=[main]))
-    assert prepared(given) is None
-    assert given.container_env == {VARIABLE: "7680m"}
+    assert handed_over(given) == {VARIABLE: "7680m"}
 
 
 @pytest.mark.parametrize("other", ["mine", f"{MAP}-evar", "p-a1b2c3d-shared-gpu", "p-a1b2c3d-shared-gpu-1"])
@@ -674,20 +678,19 @@ def test_what_is_read_after_the_map_could_replace_the_limit(source: Object, name
 )
 def test_what_cannot_replace_the_limit_is_no_matter(env_from: tuple[Object, ...]) -> None:
     given = context(pod(containers=[container(env_from=env_from)]))
-    assert prepared(given) is None
-    assert given.container_env == {VARIABLE: "7680m"}
+    assert handed_over(given) == {VARIABLE: "7680m"}
 
 
 def test_an_entry_goes_before_all_that_is_read_whole() -> None:
     main = container(env=(entry(),), env_from=(whole(), whole("mine")))
-    assert prepared(context(pod(containers=[main]))) is None
+    assert handed_over(context(pod(containers=[main])))
 
 
 def test_only_the_container_with_the_share_is_looked_at() -> None:
     named = {"gpu-fraction-container-name": "second"}
     here = container("second", env=(entry(config_map="p-a1b2c3d-shared-gpu-1"),))
     other = container("first", env=({"name": VARIABLE, "value": "0m"},))
-    assert prepared(context(pod(named, containers=[other, here]))) is None
+    assert handed_over(context(pod(named, containers=[other, here])))
     assert "container second" in undelivered(
         context(pod(named, containers=[here, container("second")][::-1]))
     )
@@ -696,7 +699,7 @@ def test_only_the_container_with_the_share_is_looked_at() -> None:
 def test_an_init_container() -> None:
     named = {"gpu-fraction-container-name": "warm-up"}
     init = container("warm-up", env=(entry(config_map="p-a1b2c3d-shared-gpu-i0"),))
-    assert prepared(context(pod(named, initContainers=[init], containers=[container()]))) is None
+    assert handed_over(context(pod(named, initContainers=[init], containers=[container()])))
     wrong = container("warm-up", env=(entry(config_map="p-a1b2c3d-shared-gpu-0"),))
     message = undelivered(context(pod(named, initContainers=[wrong], containers=[container()])))
     assert message.endswith("from ConfigMap p-a1b2c3d-shared-gpu-0, not from p-a1b2c3d-shared-gpu-i0")
@@ -706,8 +709,7 @@ def test_an_init_container_that_reads_its_map_whole() -> None:
     named = {"gpu-fraction-container-name": "warm-up"}
     init = container("warm-up", env_from=(whole("p-a1b2c3d-shared-gpu-i0-evar"),))
     given = context(pod(named, initContainers=[init], containers=[container()]))
-    assert prepared(given) is None
-    assert given.container_env == {VARIABLE: "7680m"}
+    assert handed_over(given) == {VARIABLE: "7680m"}
 
 
 def test_a_container_that_is_not_there() -> None:
@@ -826,7 +828,7 @@ def test_an_argument_that_is_not_known_is_refused(name: str) -> None:
 # The portion, as gpusharing looks at it before
 
 
-def sharing(given: BindContext) -> Failed | None:
+def sharing(given: BindContext) -> Prepared | Failed | None:
     (planned,) = (item for item in resolve(BUILT_IN, {}) if item.cls is GPUSharing)
     return anyio.run(GPUSharing(NO_CLIENT, planned.arguments).prepare, given)
 
@@ -835,7 +837,7 @@ def sharing(given: BindContext) -> Failed | None:
 @pytest.mark.parametrize("annotations", [{}, {"gpu-fraction": "0.5"}, {"gpu-memory": "4096"}])
 def test_gpusharing_refuses_the_same_portions(portion: str, annotations: dict[str, str]) -> None:
     failure = sharing(context(pod(annotations), portion=portion))
-    assert failure is not None
+    assert isinstance(failure, Failed)
     assert (failure.reason, failure.retry) == ("InvalidPortion", False)
     assert failure.message.startswith("spec.receivedGPU.portion is '")
     assert len(failure.message) < 300
@@ -857,7 +859,7 @@ def test_gpusharing_refuses_the_same_portions(portion: str, annotations: dict[st
 )
 def test_gpusharing_refuses_a_portion_of_nothing(portion: str, annotations: dict[str, str]) -> None:
     failure = sharing(context(pod(annotations), portion=portion))
-    assert failure is not None
+    assert isinstance(failure, Failed)
     assert (failure.reason, failure.retry) == ("InvalidPortion", False)
     assert failure.message == (f"spec.receivedGPU.portion is {portion!r}; a share of a GPU is more than 0")
 
