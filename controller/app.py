@@ -1,6 +1,7 @@
 """The composition root: from settings to a running process. It builds and connects, and decides nothing."""
 
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,8 +11,9 @@ from loguru import logger
 
 from controller.binder.crd import warn_if_status_is_pruned
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
-from controller.binder.pipeline import Pipeline
+from controller.binder.pipeline import Pipeline, SharedGPUs
 from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
+from controller.binder.telling import Teller
 from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.plugins import registry
@@ -124,7 +126,8 @@ async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> C
 def _manager(
     settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, metrics: Metrics
 ) -> Manager:
-    caches = _caches(settings, client)
+    lease = _lease(settings, client, metrics) if settings.leader_elect else None
+    caches = _caches(settings, plugins, client, lease)
     groups = GroupCaches(requests=caches.requests, pods=caches.pods, reservations=caches.reservations)
     recorder = EventRecorder(client, "binder")
     backoff = Backoff(settings.rate_limiter_base_delay, settings.rate_limiter_max_delay)
@@ -139,13 +142,14 @@ def _manager(
     releasing.watch(caches.reservations, groups_of_changed_reservation)
 
     changes = Changes(client, caches.all())
-    pipeline = Pipeline(client, plugins, reservations, usage, changes, group_queue.add)
-    reconciler = BindRequestReconciler(client, caches, pipeline, recorder, backoff)
+    gpus = SharedGPUs(reservations, usage, group_queue.add)
+    pipeline = Pipeline(client, plugins, gpus, changes)
+    teller = Teller(client, caches.requests, recorder, backoff)
+    reconciler = BindRequestReconciler(client, caches, pipeline, teller)
     queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics)
     binding = _controller("bindrequest", reconciler, queue, settings, metrics)
     binding.watch(caches.requests, keys_to_bind)
 
-    lease = _lease(settings, client, metrics) if settings.leader_elect else None
     if lease is not None:
         client.fence(lease.held)
     return Manager(
@@ -158,7 +162,10 @@ def _manager(
     )
 
 
-def _caches(settings: Settings, client: Client) -> Caches:
+def _caches(
+    settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, lease: Lease | None
+) -> Caches:
+    has_outsiders = any(planned.cls not in registry.BUILT_IN for planned in plugins)
     ours = {"fieldSelector": f"spec.schedulerName={settings.scheduler_name}"}
     return Caches(
         requests=Cache(
@@ -171,7 +178,7 @@ def _caches(settings: Settings, client: Client) -> Caches:
             client,
             PODS,
             selectors=ours,
-            trim=trim_pod,
+            trim=partial(trim_pod, all_annotations=has_outsiders),
             indexes={GROUP_INDEX: groups_of_pod},
             required=False,
         ),
@@ -185,6 +192,7 @@ def _caches(settings: Settings, client: Client) -> Caches:
             indexes={GROUP_INDEX: groups_of_pod},
             required=False,
         ),
+        leading_since=lease.acquired_version if lease is not None else str,
     )
 
 

@@ -1,52 +1,124 @@
-"""What of pods, nodes and requests is kept in memory: only what somebody reads."""
+"""What of pods, nodes and requests is kept in memory: only what somebody reads, and so much of each at most.
 
-from controller.kai.names import CONFIG_MAP_PREFIX, GPU_FRACTION, GPU_MEMORY
+The caches call these for each object that they store. Pods are written by tenants, who may put 256 KiB of
+annotations into each, and as much again into labels, volumes or variables. Invariant: what is kept of a pod
+has a bound; one that needs more is *cut*, says so, and is read live before it is bound.
+"""
+
+from collections.abc import Mapping
+
+import orjson
+
+from controller.kai.names import (
+    CONFIG_MAP_PREFIX,
+    CONTAINER_NAME,
+    DEVICE_COUNT,
+    GPU_FRACTION,
+    GPU_INDEX,
+    GPU_MEMORY,
+    NUMA_PLACEMENT,
+    POD_BOUND,
+)
+from controller.kai.sharing import is_group_label
 from controller.runtime.client import Object
 
-_POD_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")
-_POD_SPEC = ("nodeName", "schedulingGates", "volumes", "resourceClaims")
+READ_ANNOTATIONS = frozenset(
+    {CONFIG_MAP_PREFIX, CONTAINER_NAME, DEVICE_COUNT, GPU_FRACTION, GPU_INDEX, GPU_MEMORY, NUMA_PLACEMENT}
+)
+"""Those of pods that the binder and its built-in plugins read."""
+
+LARGE_ANNOTATIONS_BYTES = 128 * 1024
+"""A pod with more is cut, so that it is known of each that is not that as much again has room."""
+
+_CUT = "cut"
+_BUDGET_BYTES = 8 * 1024
+"""As JSON. A pod that shares a GPU, with 30 variables from ConfigMaps, takes half of it."""
+_CUT_VALUE = 1024
+"""Characters; more than any legal value of the annotations has, so that none becomes legal by the cut."""
+_CUT_ITEMS = 64
+
+_POD_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "deletionTimestamp")
+_POD_SPEC = ("nodeName", "schedulingGates", "resourceClaims")
 _SHARING = (CONFIG_MAP_PREFIX, GPU_FRACTION, GPU_MEMORY)
-_POD_STATUS = ("phase", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus")
-_CLAIM_SOURCES = frozenset({"persistentVolumeClaim", "ephemeral"})
-_UNREAD_ANNOTATIONS = frozenset({"kubectl.kubernetes.io/last-applied-configuration"})
+_POD_STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-def trim_pod(pod: Object) -> Object:
+def is_cut(pod: Object) -> bool:
+    """Whether a pod from a cache lacks something that plugins may read: it has to be read live."""
+    return _CUT in pod
+
+
+def trim_pod(pod: Object, *, all_annotations: bool = False) -> Object:
     """A pod without containers, their statuses and the volumes that are no claims: most of its bytes.
 
     Of a pod that shares a GPU the containers are kept, but of their environment only where it comes from.
+
+    Args:
+        pod: As the server sent it, or as trimmed before.
+        all_annotations: For plugins from outside, of which nobody knows what they read.
     """
+    if is_cut(pod):
+        return pod
     spec, status = pod["spec"], pod.get("status") or {}
+    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
     kept_spec = {name: spec[name] for name in _POD_SPEC if name in spec}
-    if "volumes" in kept_spec:
-        kept_spec["volumes"] = [item for item in kept_spec["volumes"] if not _CLAIM_SOURCES.isdisjoint(item)]
-    if any(name in (pod["metadata"].get("annotations") or {}) for name in _SHARING):
+    if "volumes" in spec:
+        kept_spec["volumes"] = [claim for item in spec["volumes"] for claim in _trim_volume(item)]
+    if any(name in annotations for name in _SHARING):
         for name in ("initContainers", "containers"):
             kept_spec[name] = [_trim_container(item) for item in spec.get(name) or ()]
         kept_spec["tolerations"] = spec.get("tolerations") or []
     kept_status = {name: status[name] for name in _POD_STATUS if name in status}
-    return {"metadata": _metadata(pod), "spec": kept_spec, "status": kept_status}
+    if "conditions" in status:
+        kept_status["conditions"] = [item for item in status["conditions"] or () if item["type"] == POD_BOUND]
+    kept: Object = {"metadata": _metadata(pod), "spec": kept_spec, "status": kept_status}
+    if annotations:
+        kept["metadata"]["annotations"] = {
+            name: value
+            for name, value in annotations.items()
+            if name in READ_ANNOTATIONS or (all_annotations and name != _LAST_APPLIED)
+        }
+    too_large = len(orjson.dumps(kept)) > _BUDGET_BYTES
+    return _cut(kept) if too_large or size_of(annotations) > LARGE_ANNOTATIONS_BYTES else kept
+
+
+def size_of(annotations: Mapping[str, str]) -> int:
+    """Bytes of annotations, as the server counts them."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in annotations.items())
 
 
 def trim_reservation(pod: Object) -> Object:
     """A reservation pod: which GPU it holds, where, and how it fares."""
     metadata, status = _metadata(pod), pod.get("status") or {}
     metadata["creationTimestamp"] = pod["metadata"].get("creationTimestamp", "")
+    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
+    metadata["annotations"] = {name: text for name, text in annotations.items() if name in READ_ANNOTATIONS}
     kept_status = {name: status[name] for name in ("phase", "reason", "message") if name in status}
     return {"metadata": metadata, "spec": {"nodeName": pod["spec"].get("nodeName")}, "status": kept_status}
 
 
 def trim_node(node: Object) -> Object:
     """A node's name and labels; its addresses, images and heartbeats are others' business."""
-    metadata = _metadata(node)
-    metadata.pop("annotations", None)
-    return {"metadata": metadata}
+    return {"metadata": _metadata(node)}
 
 
 def trim_request(request: Object) -> Object:
-    """A request without the bookkeeping of who wrote what."""
+    """A request without annotations and the bookkeeping of who wrote what."""
     request["metadata"].pop("managedFields", None)
+    request["metadata"].pop("annotations", None)
     return request
+
+
+def _metadata(item: Object) -> Object:
+    return {name: item["metadata"][name] for name in _POD_METADATA if name in item["metadata"]}
+
+
+def _trim_volume(volume: Object) -> tuple[Object, ...]:
+    """The volume if it is a claim; of the claim that is to be made for it, only that it is."""
+    if "persistentVolumeClaim" in volume:
+        return ({name: volume[name] for name in ("name", "persistentVolumeClaim")},)
+    return ({"name": volume["name"], "ephemeral": {}},) if "ephemeral" in volume else ()
 
 
 def _trim_container(container: Object) -> Object:
@@ -57,11 +129,16 @@ def _trim_container(container: Object) -> Object:
     return {"name": container["name"], "env": environment, "envFrom": container.get("envFrom") or []}
 
 
-def _metadata(item: Object) -> Object:
-    metadata = {name: item["metadata"][name] for name in _POD_METADATA if name in item["metadata"]}
-    annotations = metadata.get("annotations")
-    if annotations:
-        metadata["annotations"] = {
-            name: value for name, value in annotations.items() if name not in _UNREAD_ANNOTATIONS
-        }
-    return metadata
+def _cut(pod: Object) -> Object:
+    """Of a pod that is too large, what says which one it is, how it fares, and which GPUs it shares."""
+    metadata = dict(pod["metadata"])
+    labels: Mapping[str, str] = metadata.get("labels") or {}
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    metadata["labels"] = dict([item for item in labels.items() if is_group_label(item[0])][:_CUT_ITEMS])
+    metadata["annotations"] = {
+        name: value[:_CUT_VALUE] for name, value in annotations.items() if name in READ_ANNOTATIONS
+    }
+    spec = {name: pod["spec"][name] for name in ("nodeName",) if name in pod["spec"]}
+    spec["schedulingGates"] = (pod["spec"].get("schedulingGates") or [])[:_CUT_ITEMS]
+    status = {name: pod["status"][name] for name in ("phase", "conditions") if name in pod["status"]}
+    return {"metadata": metadata, "spec": spec, "status": status, _CUT: True}

@@ -5,15 +5,14 @@ and failedAttempts has reached backoffLimit, or there is no limit.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from controller.binder.pipeline import Attempt
 from controller.kai.names import POD_BOUND
-from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
+from controller.kai.outcome import DependencyNotMet, Ending, Failed, Outcome, Ready, Skipped
 from controller.kai.reasons import ConditionType, Phase, Reason
-from controller.kai.request import BindRequest, BindStatus
+from controller.kai.request import BindRequest, BindStatus, backoff_limit_of
 from controller.runtime.client import Object
 from controller.runtime.reconcile import Result
 from controller.runtime.reporting import cut, merge_condition
@@ -22,8 +21,18 @@ from controller.runtime.workqueue import Backoff
 TEXT_LIMIT = 4096
 """Bytes of a message. The schema allows more, but nobody reads more."""
 
-NEVER_ON_POD = frozenset({Reason.POD_REPLACED, Reason.ALREADY_BOUND_ELSEWHERE})
-"""Failures that say nothing of the pod there is now: one is another pod, the other is bound."""
+NEVER_ON_POD = frozenset(
+    {
+        Reason.POD_REPLACED,
+        Reason.ALREADY_BOUND_ELSEWHERE,
+        Reason.REQUEST_DELETED,
+        Reason.REQUEST_CHANGED,
+    }
+)
+"""Failures that say nothing of the pod there is now: it is another one, or bound, or wanted elsewhere."""
+
+_MOST_ATTEMPTS = 2**31 - 1
+"""What failedAttempts can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +63,89 @@ class Report:
     result: Result
 
 
-def succeeded(
-    request: BindRequest, generation: int, old: BindStatus, attempt: Attempt, now: datetime
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A request as it stands, so far as its status goes.
+
+    Attributes:
+        generation: Of the spec that was worked on.
+        status: The status, as last seen.
+        limit: The backoffLimit, as the scheduler reads it even of a request that makes no sense.
+    """
+
+    generation: int
+    status: BindStatus
+    limit: int | None
+
+    @classmethod
+    def of(cls, item: Object, latest: Object) -> "Standing":
+        """Reads it.
+
+        Args:
+            item: The request that was worked on.
+            latest: The same, perhaps with a newer status.
+        """
+        return cls(item["metadata"].get("generation", 0), BindStatus.of(latest), backoff_limit_of(item))
+
+    @property
+    def is_of_another_spec(self) -> bool:
+        """Whether the status speaks of another spec than the one that was worked on."""
+        return self.status.observed_generation not in (None, self.generation)
+
+    def attempts_after(self, failure: Failed) -> int:
+        """What failedAttempts is after one more attempt has failed so; a changed spec starts anew."""
+        attempts = 1 if self.is_of_another_spec else min(self.status.failed_attempts + 1, _MOST_ATTEMPTS)
+        if failure.retry or self.limit is None:
+            return attempts
+        return max(attempts, self.limit)  # the scheduler must not wait for attempts that will not come
+
+    def is_final(self, failure: Failed) -> bool:
+        """Whether no further attempt follows one that failed so."""
+        return self.limit is None or self.attempts_after(failure) >= self.limit
+
+
+def report(
+    request: BindRequest, standing: Standing, ending: Ending, now: datetime, backoff: Backoff
 ) -> Report:
-    """The report of an attempt that ended with the pod on its node."""
+    """What an attempt is to be told as.
+
+    Args:
+        request: The request.
+        standing: How it stood.
+        ending: The attempt.
+        now: The time.
+        backoff: Delays between attempts.
+    """
+    match ending.verdict:
+        case Ready():
+            return _succeeded(request, standing, ending, now)
+        case Failed() as failure:
+            condition, event = _pod_failure(request, failure)
+            told = _failed(standing, ending, failure, now, backoff)
+            return replace(told, pod_condition=condition, pod_event=event)
+
+
+def refused(
+    standing: Standing, failure: Failed, order: tuple[str, ...], now: datetime, backoff: Backoff
+) -> Report:
+    """The report of a request that cannot be understood, so that nobody knows which pod it is for.
+
+    Args:
+        standing: How it stood.
+        failure: What is wrong with it.
+        order: Condition types of all steps.
+        now: The time.
+        backoff: Delays between attempts.
+    """
+    return _failed(standing, Ending(order, {}, failure), failure, now, backoff)
+
+
+def _succeeded(request: BindRequest, standing: Standing, ending: Ending, now: datetime) -> Report:
     status = {
         "phase": Phase.SUCCEEDED,
         "reason": None,
-        "observedGeneration": generation,
-        "conditions": _conditions(generation, old, attempt, now),
+        "observedGeneration": standing.generation,
+        "conditions": _conditions(standing, ending, now),
     }
     text = f"Pod bound successfully to node {request.node_name}"
     return Report(
@@ -74,58 +157,28 @@ def succeeded(
     )
 
 
-def failed(
-    request: BindRequest | None,
-    generation: int,
-    old: BindStatus,
-    attempt: Attempt,
-    now: datetime,
-    backoff: Backoff,
-    *,
-    limit: int | None = None,
-) -> Report:
-    """The report of an attempt that failed.
-
-    Args:
-        request: None if it cannot be understood.
-        generation: Of its spec.
-        old: The status as it stands.
-        attempt: The attempt, whose ending is Failed.
-        now: The time.
-        backoff: Delays between attempts.
-        limit: The backoffLimit of a request that cannot be understood, if that much can be read.
-    """
-    ending = attempt.ending
-    assert isinstance(ending, Failed)  # noqa: S101 -- the caller's promise
-    limit = request.backoff_limit if request is not None else limit
-    attempts = _attempts_so_far(generation, old) + 1
-    if not ending.retry and limit is not None:
-        attempts = max(attempts, limit)  # the scheduler must not wait for attempts that will not come
-    head = f"{attempt.culprit} {ending.reason}"
+def _failed(standing: Standing, ending: Ending, failure: Failed, now: datetime, backoff: Backoff) -> Report:
+    head, attempts = f"{ending.culprit} {failure.reason}", standing.attempts_after(failure)
     status: Object = {
         "phase": Phase.FAILED,
-        "reason": cut(f"{head}: {ending.message}", TEXT_LIMIT),
+        "reason": cut(f"{head}: {failure.message}", TEXT_LIMIT),
         "failedAttempts": attempts,
-        "observedGeneration": generation,
-        "conditions": _conditions(generation, old, attempt, now),
+        "observedGeneration": standing.generation,
+        "conditions": _conditions(standing, ending, now),
     }
-    retry = limit is not None and attempts < limit
-    is_news = not old.reason.startswith(f"{head}:")
-    condition, event = _pod_failure(request, ending)
+    is_news = not standing.status.reason.startswith(f"{head}:")
+    event = Event("Warning", failure.reason, _whole_message(ending.culprit, failure))
     return Report(
         status=status,
-        pod_condition=condition,
-        pod_event=event,
-        request_event=Event("Warning", ending.reason, _whole_message(attempt.culprit, ending))
-        if is_news
-        else None,
-        result=Result(backoff.delay_s(attempts) if retry else None),
+        pod_condition=None,
+        pod_event=None,
+        request_event=event if is_news else None,
+        result=Result(None if standing.is_final(failure) else backoff.delay_s(attempts)),
     )
 
 
 def waiting(
-    generation: int,
-    old: BindStatus,
+    standing: Standing,
     order: tuple[str, ...],
     waits: Mapping[str, str],
     outcomes: Mapping[str, Outcome],
@@ -134,8 +187,7 @@ def waiting(
     """What is to stand in the status while a step waits for somebody else.
 
     Args:
-        generation: Of the request's spec.
-        old: The status as it stands.
+        standing: How the request stands.
         order: Condition types of all steps.
         waits: What is waited for, by the condition type of the step that waits.
         outcomes: Of the steps that ran.
@@ -153,53 +205,14 @@ def waiting(
     what = "; ".join(f"{type_} waits for {text}" for type_, text in waits.items())
     lines[ConditionType.BOUND] = _Line("Unknown", Reason.WAITING, what)
     ordered = {type_: lines[type_] for type_ in (*order, ConditionType.BOUND)}
-    status: Object = {"observedGeneration": generation, "conditions": _dated(generation, old, ordered, now)}
-    if _is_of_another_spec(generation, old):
+    status: Object = {
+        "observedGeneration": standing.generation,
+        "conditions": _dated(standing, ordered, now),
+    }
+    if standing.is_of_another_spec:
         # Or this spec would be taken for one that has failed, for good perhaps.
         status |= {"phase": Phase.PENDING, "reason": None, "failedAttempts": 0}
     return status
-
-
-def refreshed(status: Object, order: Collection[str], item: Object) -> Object:
-    """A status that could not be written, with the conditions of others as the request has them now.
-
-    Args:
-        status: What is to be written.
-        order: Condition types of all steps.
-        item: The request as it is now.
-    """
-    types = {*order, ConditionType.BOUND}
-    ours = [condition for condition in status["conditions"] if condition["type"] in types]
-    return {**status, "conditions": ours + _of_others(BindStatus.of(item), types)}
-
-
-def json_patch(item: Object, status: Object) -> list[Object]:
-    """A JSON patch that writes `status` into this very request.
-
-    The scheduler deletes a failed request and makes another of the same name within a second. A merge patch
-    of a custom resource's status applies to that one too, whatever uid it carries (seen on v1.36); a `test`
-    does not (422). Fields of others are left alone; if the object has changed such that the patch does not
-    fit, it is refused as well.
-
-    Args:
-        item: The request as last seen.
-        status: Fields of the status; None for one that is to go.
-    """
-    patch: list[Object] = [{"op": "test", "path": "/metadata/uid", "value": item["metadata"]["uid"]}]
-    present = item.get("status")
-    if not isinstance(present, dict):
-        patch.append({"op": "test", "path": "/status", "value": present})
-        fields = {name: value for name, value in status.items() if value is not None}
-        return [*patch, {"op": "add", "path": "/status", "value": fields}]
-    if "conditions" in present and "conditions" in status:
-        # The list is written whole: what others have put there since must not be lost.
-        patch.append({"op": "test", "path": "/status/conditions", "value": present["conditions"]})
-    for name, value in status.items():
-        if value is not None:
-            patch.append({"op": "add", "path": f"/status/{name}", "value": value})
-        elif name in present:
-            patch.append({"op": "remove", "path": f"/status/{name}"})
-    return patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,57 +222,48 @@ class _Line:
     message: str
 
 
-def _is_of_another_spec(generation: int, old: BindStatus) -> bool:
-    return old.observed_generation is not None and old.observed_generation != generation
-
-
-def _attempts_so_far(generation: int, old: BindStatus) -> int:
-    """Failed attempts of this spec; a changed spec starts anew."""
-    return 0 if _is_of_another_spec(generation, old) else old.failed_attempts
-
-
-def _pod_failure(request: BindRequest | None, ending: Failed) -> tuple[Object | None, Event | None]:
+def _pod_failure(request: BindRequest, failure: Failed) -> tuple[Object | None, Event | None]:
     """Condition and event for the pod, as far as it is the pod's business."""
-    if request is None or ending.reason == Reason.POD_REPLACED:
+    if failure.reason == Reason.POD_REPLACED:
         return None, None
-    pod = f"{request.namespace}/{request.pod_name}"
-    text = f"Failed to bind pod {pod} to node {request.node_name}: {ending.message}"
+    text = f"Failed to bind pod {request.full_pod_name} to node {request.node_name}: {failure.message}"
     event = Event("Warning", "BindingError", text)
-    if ending.reason in NEVER_ON_POD:
+    if failure.reason in NEVER_ON_POD:
         return None, event
     message = cut(text, TEXT_LIMIT)
     return {"type": POD_BOUND, "status": "False", "reason": "BindingError", "message": message}, event
 
 
-def _conditions(generation: int, old: BindStatus, attempt: Attempt, now: datetime) -> list[Object]:
+def _conditions(standing: Standing, ending: Ending, now: datetime) -> list[Object]:
     lines: dict[str, _Line] = {}
-    for type_ in attempt.order:
-        outcome = attempt.outcomes.get(type_)
-        lines[type_] = _line(outcome) if outcome is not None else _not_run(attempt)
-    lines[ConditionType.BOUND] = _bound(attempt)
-    return _dated(generation, old, lines, now)
+    for type_ in ending.order:
+        outcome = ending.outcomes.get(type_)
+        overtaken = isinstance(ending.verdict, Ready) and type_ == ending.culprit
+        lines[type_] = _line(outcome) if outcome is not None and not overtaken else _not_run(ending, outcome)
+    lines[ConditionType.BOUND] = _bound(ending)
+    return _dated(standing, lines, now)
 
 
-def _dated(generation: int, old: BindStatus, lines: Mapping[str, _Line], now: datetime) -> list[Object]:
+def _dated(standing: Standing, lines: Mapping[str, _Line], now: datetime) -> list[Object]:
     """The whole list: ours in order, then those of others, which Kubernetes wants to have a domain."""
     ours = [
         merge_condition(
-            old.conditions,
+            standing.status.conditions,
             {
                 "type": str(type_),
                 "status": line.status,
                 "reason": str(line.reason),
                 "message": cut(line.message, TEXT_LIMIT),
-                "observedGeneration": generation,
+                "observedGeneration": standing.generation,
             },
             now,
         )
         for type_, line in lines.items()
     ]
-    return ours + _of_others(old, set(lines))
+    return ours + of_others(standing.status, set(lines))
 
 
-def _of_others(status: BindStatus, ours: Collection[str]) -> list[Object]:
+def of_others(status: BindStatus, ours: Collection[str]) -> list[Object]:
     """Conditions that are not of these types and have a domain, as Kubernetes wants it of a stranger's."""
     others = [item for item in status.conditions if str(item.get("type")) not in ours]
     return [item for item in others if "/" in str(item.get("type"))]
@@ -277,23 +281,27 @@ def _line(outcome: Outcome) -> _Line:
             return _Line("False", reason, message)
 
 
-def _not_run(attempt: Attempt) -> _Line:
-    match attempt.ending:
+def _not_run(ending: Ending, outcome: Outcome | None) -> _Line:
+    """Of a step that did not run, or did not matter in the end."""
+    match ending.verdict:
         case Ready():
-            return _Line("Unknown", Reason.ALREADY_BOUND, "did not run: the pod was on its node already")
+            text = "did not run: the pod was on its node already"
+            if outcome is not None:
+                text = f"had failed when the pod got to its node all the same: {outcome.message}"
+            return _Line("True", Reason.ALREADY_BOUND, text)
         case Failed(reason):
-            source = "the request" if attempt.culprit == ConditionType.BOUND else attempt.culprit
+            source = "the request" if ending.culprit == ConditionType.BOUND else ending.culprit
             return _Line("Unknown", Reason.BLOCKED, f"did not run: {source} failed with {reason}")
 
 
-def _bound(attempt: Attempt) -> _Line:
-    match attempt.ending:
+def _bound(ending: Ending) -> _Line:
+    match ending.verdict:
         case Ready(message):
             return _Line("True", Reason.RECONCILED, message)
-        case Failed(reason):
-            return _Line("False", reason, _whole_message(attempt.culprit, attempt.ending))
+        case Failed(reason) as failure:
+            return _Line("False", reason, _whole_message(ending.culprit, failure))
 
 
-def _whole_message(culprit: str, ending: Failed) -> str:
+def _whole_message(culprit: str, failure: Failed) -> str:
     """The message with the step that failed, where it was one."""
-    return ending.message if culprit == ConditionType.BOUND else f"{culprit}: {ending.message}"
+    return failure.message if culprit == ConditionType.BOUND else f"{culprit}: {failure.message}"

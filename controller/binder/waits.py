@@ -4,8 +4,8 @@ The one place that decides when waiting is of no use any more because the reques
 what it was: whoever waits, be it for a reservation, a volume or a device, need not look.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -25,6 +25,9 @@ from controller.runtime.slots import Slot
 SHOWN_AFTER_S = 2.0
 """A wait this long is written into the status, for whoever looks."""
 
+CLOSING_S = 2.0
+"""So long a write of the status that shows a wait may go on once the wait is over, or everything ends."""
+
 _GUARDED_AFTER_S = 1.0
 """What no cache follows is looked after only once a wait has lasted: most are over at once."""
 
@@ -36,12 +39,12 @@ class WaitEndedError(Exception):
     """Waiting is of no use any more; leaves the block of the wait, through whatever waits in it.
 
     Attributes:
-        failure: Why.
+        verdict: Why; Ready if the pod is on its node, which is all that was wished.
     """
 
-    def __init__(self, failure: Failed) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+    def __init__(self, verdict: Ready | Failed) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Guarded:
     node: Object
     obsolete: Callable[[], Failed | None]
 
-    def all(self) -> tuple[Judged[Failed], ...]:
+    def all(self) -> tuple[Judged[Ready | Failed], ...]:
         """The objects, each with its judge."""
         request = self.request
         pod_version = self.pod["metadata"].get("resourceVersion", "")
@@ -71,14 +74,11 @@ class Guarded:
             Judged(Target(NODES, request.node_name, version=node_version), self._judge_node),
         )
 
-    def _judge_pod(self, pod: Object | None) -> Failed | None:
-        name = f"{self.request.namespace}/{self.request.pod_name}"
+    def _judge_pod(self, pod: Object | None) -> Ready | Failed | None:
         if pod is None:
-            return Failed(Reason.POD_NOT_FOUND, f"pod {name} was deleted", retry=False)
-        verdict = judge_pod(self.request, pod, self.pod["metadata"]["uid"])
-        if isinstance(verdict, Ready):
-            return Failed(Reason.ALREADY_BOUND, verdict.message)  # the pipeline looks, and finds it bound
-        return verdict
+            text = f"pod {self.request.full_pod_name} was deleted"
+            return Failed(Reason.POD_NOT_FOUND, text, retry=False)
+        return judge_pod(self.request, pod, self.pod["metadata"]["uid"])
 
     def _judge_node(self, node: Object | None) -> Failed | None:
         if node is None:
@@ -94,6 +94,8 @@ class Waits:
     ) -> None:
         self.step: str = ConditionType.BOUND
         self.outcomes: dict[str, Outcome] = {}
+        self.may_end = True
+        """Whether a wait ends once it is of no use: not while an attempt is undone, or its end is unclear."""
         self._slot = slot
         self._tasks = tasks
         self._on_wait = on_wait
@@ -107,24 +109,24 @@ class Waits:
         Raises:
             WaitEndedError: It is of no use.
         """
-        guarding, block, ended = anyio.CancelScope(), anyio.CancelScope(), list[Failed]()
-        showing, shown = anyio.CancelScope(), anyio.Event()
+        guarding, block, ended = anyio.CancelScope(), anyio.CancelScope(), list[Ready | Failed]()
+        showing = _Showing()
         async with self._slot.released():
-            self._tasks.start_soon(self._show_later, what, showing, shown)
-            self._tasks.start_soon(self._guard, guarding, block, ended)
+            self._tasks.start_soon(self._show_later, what, showing)
+            if self.may_end:
+                self._tasks.start_soon(self._guard, guarding, block, ended)
             try:
                 with block:
                     yield
             finally:
                 guarding.cancel()
-                showing.cancel()
-                # A write under way must arrive before the one that follows it.
-                with anyio.CancelScope(shield=True):
-                    await shown.wait()
+                await showing.close()
         if block.cancelled_caught:
             raise WaitEndedError(ended[0])
 
-    async def _guard(self, scope: anyio.CancelScope, block: anyio.CancelScope, ended: list[Failed]) -> None:
+    async def _guard(
+        self, scope: anyio.CancelScope, block: anyio.CancelScope, ended: list[Ready | Failed]
+    ) -> None:
         """Ends the block once one of the guarded objects is not what it was."""
         judged = self._guarded.all()
         followed = [item for item in judged if self._changes.is_followed(item.target)]
@@ -139,11 +141,34 @@ class Waits:
                     return
             block.cancel()
 
-    async def _show_later(self, what: str, scope: anyio.CancelScope, shown: anyio.Event) -> None:
-        try:
-            with scope:
+    async def _show_later(self, what: str, showing: "_Showing") -> None:
+        with showing.over():
+            with showing.before:
                 await anyio.sleep(SHOWN_AFTER_S)
-                with anyio.CancelScope(shield=True):
+            if not showing.before.cancelled_caught:
+                with showing.write:
                     await self._on_wait(self.step, what, dict(self.outcomes))
+
+
+class _Showing:
+    """What becomes of showing one wait: it has not begun, is being written, or is over."""
+
+    def __init__(self) -> None:
+        self.before = anyio.CancelScope()
+        self.write = anyio.CancelScope(shield=True)
+        self._over = anyio.Event()
+
+    @contextmanager
+    def over(self) -> Iterator[None]:
+        """Says at the end of the block that nothing is written any more."""
+        try:
+            yield
         finally:
-            shown.set()
+            self._over.set()
+
+    async def close(self) -> None:
+        """Has nothing more begun, and lets a write under way arrive before whatever follows it."""
+        self.before.cancel()
+        with anyio.move_on_after(CLOSING_S, shield=True):
+            await self._over.wait()
+        self.write.cancel()

@@ -1,8 +1,13 @@
-"""How a step of a bind can end: a closed union, so that the type checker proves every ending is handled."""
+"""How a step of a bind, and an attempt as a whole, can end.
 
+The unions are closed, so that the type checker proves every ending is handled. What is expected is returned
+as one of these; what surprises is raised.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.kai.reasons import Reason
+from controller.kai.reasons import ConditionType, Reason
 from controller.runtime import errors
 
 
@@ -29,10 +34,10 @@ class DependencyNotMet:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The work could not be done.
+    """The work could not be done: the one form of a failure.
 
     Attributes:
-        reason: One CamelCase word, a `controller.api.Reason` or the plugin's own.
+        reason: One CamelCase word, a `controller.kai.reasons.Reason` or the plugin's own.
         message: A sentence with the object's name and the value at fault.
         retry: False if another attempt of this request cannot end better.
     """
@@ -43,6 +48,40 @@ class Failed:
 
 
 Outcome = Ready | Skipped | DependencyNotMet | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How far an attempt came and how it ended.
+
+    Attributes:
+        order: Condition types of all steps, in the order in which they run; `Bound` is not among them.
+        outcomes: By condition type, of the steps that ran or were found wanting.
+        verdict: On the whole.
+        culprit: Condition type of the step at which it ended; `Bound` if it was none of them.
+    """
+
+    order: tuple[str, ...]
+    outcomes: Mapping[str, Outcome]
+    verdict: Ready | Failed
+    culprit: str = ConditionType.BOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """An attempt that says nothing about its request: the server was not there. It is not counted.
+
+    Attributes:
+        order: As of an `Ending`.
+        outcomes: As of an `Ending`.
+        step: Condition type of the step that was interrupted; `Bound` if it was none of them.
+        error: What the server said, if anything.
+    """
+
+    order: tuple[str, ...]
+    outcomes: Mapping[str, Outcome]
+    step: str
+    error: errors.ApiError
 
 
 def failed_by(error: errors.ApiError) -> Failed:

@@ -1,4 +1,7 @@
-"""What a pod says of itself: whose it is, whether it is alive, whether it may still be bound. Pure."""
+"""What a pod says of itself: whose it is, whether it is alive, whether it may still be bound. Pure.
+
+The one answer to each of these questions, for all that bind, prepare, reserve and explain.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,6 +9,9 @@ from controller.kai.outcome import Failed, Ready
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest, owner_uid_of
 from controller.runtime.client import Object
+
+ANNOTATIONS_LIMIT_BYTES = 256 * 1024
+"""What all annotations of an object may have together, names and values, by Kubernetes' rule."""
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 
@@ -15,6 +21,16 @@ def full_name(item: Object) -> str:
     metadata = item["metadata"]
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+pod_name = full_name
+"""Of a pod."""
+
+
+def annotation(pod: Object, name: str) -> str | None:
+    """A pod's annotation."""
+    value: str | None = (pod["metadata"].get("annotations") or {}).get(name)
+    return value
 
 
 def is_owner(item: Object, pod: Object) -> bool:
@@ -38,21 +54,9 @@ def is_finished(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in _FINISHED
 
 
-def annotation(pod: Object, name: str) -> str | None:
-    """A pod's annotation."""
-    value: str | None = (pod["metadata"].get("annotations") or {}).get(name)
-    return value
-
-
 def live(pods: Sequence[Object]) -> Iterator[Object]:
-    """Those pods that are neither finished nor about to go."""
+    """Those pods that are alive."""
     return filter(is_alive, pods)
-
-
-def pod_name(pod: Object) -> str:
-    """Namespace and name of a pod, for a message."""
-    metadata = pod["metadata"]
-    return f"{metadata.get('namespace', '')}/{metadata['name']}"
 
 
 def judge_pod(request: BindRequest, pod: Object, uid: str | None) -> Ready | Failed | None:
@@ -67,9 +71,7 @@ def judge_pod(request: BindRequest, pod: Object, uid: str | None) -> Ready | Fai
         Ready if it is on the chosen node already, Failed if it cannot be bound, None if it waits to be.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    name = f"{request.namespace}/{request.pod_name}"
-    node_name = spec.get("nodeName")
-    phase = (pod.get("status") or {}).get("phase")
+    name, node_name = request.full_pod_name, spec.get("nodeName")
     if uid is not None and metadata["uid"] != uid:
         text = f"pod {name} was replaced: the request is for uid {uid}, the present pod has {metadata['uid']}"
         return Failed(Reason.POD_REPLACED, text, retry=False)
@@ -80,8 +82,9 @@ def judge_pod(request: BindRequest, pod: Object, uid: str | None) -> Ready | Fai
         return Failed(Reason.ALREADY_BOUND_ELSEWHERE, text, retry=False)
     if metadata.get("deletionTimestamp"):
         return Failed(Reason.POD_TERMINATING, f"pod {name} is being deleted", retry=False)
-    if phase in ("Succeeded", "Failed"):
-        return Failed(Reason.POD_FINISHED, f"pod {name} has ended: its phase is {phase}", retry=False)
+    if is_finished(pod):
+        text = f"pod {name} has ended: its phase is {pod['status']['phase']}"
+        return Failed(Reason.POD_FINISHED, text, retry=False)
     gates = spec.get("schedulingGates")
     if gates:
         names = ", ".join(gate["name"] for gate in gates)

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     POD_TERMINATING = "PodTerminating"
     POD_FINISHED = "PodFinished"
     POD_GATED = "PodGated"
+    ANNOTATIONS_TOO_LONG = "AnnotationsTooLong"
     ALREADY_BOUND_ELSEWHERE = "AlreadyBoundElsewhere"
     NODE_GONE = "NodeGone"
     REQUEST_DELETED = "RequestDeleted"

@@ -1,4 +1,4 @@
-"""The vocabulary: BindRequest, its phases, conditions and reasons, and the names that Kubernetes knows.
+"""BindRequest: what the scheduler asks for, and the status that it has.
 
 A request is parsed once, here; what cannot be understood is refused with the field and the value.
 """
@@ -12,7 +12,13 @@ from controller.kai.names import FRACTION
 from controller.kai.reasons import Phase
 from controller.runtime.client import Object
 
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_LIMIT = 253
+
+
+def is_object_name(text: str) -> bool:
+    """Whether it is a DNS subdomain, as the names of pods and nodes are; such a name is safe in a path."""
+    return len(text) <= _NAME_LIMIT and _OBJECT_NAME.fullmatch(text) is not None
 
 
 class InvalidRequestError(ValueError):
@@ -94,7 +100,7 @@ class BindRequest:
         namespace: Of the request and of its pod.
         name: Of the request.
         uid: Of the request.
-        owner_uid: Of the pod that the scheduler decided for; None if the request does not say.
+        owner_uid: Of the pod that the scheduler decided for, by `owner_uid_of`.
         pod_name: Of the pod.
         node_name: The chosen node.
         resource_type: `Regular`, `Fraction`, `MigInstance` or empty.
@@ -119,6 +125,16 @@ class BindRequest:
     claim_allocations: tuple[Object, ...] = ()
     extended_claim: Object | None = None
     numa_zones: tuple[Object, ...] = field(default=())
+
+    @property
+    def full_name(self) -> str:
+        """Namespace and name of the request, for messages."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def full_pod_name(self) -> str:
+        """Namespace and name of its pod, for messages."""
+        return f"{self.namespace}/{self.pod_name}"
 
     @property
     def is_fraction(self) -> bool:
@@ -180,8 +196,8 @@ class _Fields:
         value = self.get(name, str) or ""
         if not value and not isinstance(self._values.get(name), (int, float, list, dict)):
             self.problems.append(f"{self._path}.{name} is empty")
-        elif value and (len(value) > 253 or not _OBJECT_NAME.fullmatch(value)):
-            shown = repr(value if len(value) <= 253 else f"{value[:253]}…")
+        elif value and not is_object_name(value):
+            shown = repr(value if len(value) <= _NAME_LIMIT else f"{value[:_NAME_LIMIT]}…")
             self.problems.append(f"{self._path}.{name} is {shown}, which is no name of an object")
         return value
 

@@ -5,7 +5,8 @@ whose need is not met still is in the plan: it refuses the requests that concern
 """
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Literal
@@ -23,6 +24,13 @@ ENTRY_POINT_GROUP = "kai_binder.plugins"
 BUILT_IN: tuple[type[Plugin], ...] = (VolumeBinding, DynamicResources, GPUSharing, GPUMemoryLimit)
 
 FailurePolicy = Literal["Fail", "Ignore"]
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
+_CONDITION_TYPE = re.compile(
+    r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+)
+"""What the schema of conditions allows: with any other, no status could be written."""
 
 
 class PluginConfig(BaseModel):
@@ -73,7 +81,7 @@ def installed() -> tuple[type[Plugin], ...]:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             cls = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginConfigError(
                 [f"plugin {entry.name} ({entry.value}) cannot be loaded: {error!r}"]
             ) from error
@@ -122,12 +130,46 @@ def _fault(cls: object) -> str | None:
     """Why something is no complete plugin class; None if it is one."""
     if not (isinstance(cls, type) and issubclass(cls, Plugin)):
         return "is no subclass of Plugin"
-    for attribute in ("name", "condition_type"):
-        if not getattr(cls, attribute, ""):
+    for attribute, legal in (("name", _NAME), ("condition_type", _CONDITION_TYPE)):
+        value: object = getattr(cls, attribute, "")
+        if not value:
             return f"has no {attribute}"
+        if not isinstance(value, str) or not legal.fullmatch(value):
+            return f"has the {attribute} {value!r}, which is not legal"
+    for attribute, is_legal, what in _ATTRIBUTES:
+        value = getattr(cls, attribute)
+        if not is_legal(value):
+            return f"has {value!r} as its {attribute}, which is not {what}"
     if inspect.isabstract(cls):
         return f"lacks {', '.join(sorted(cls.__abstractmethods__))}"
+    if inspect.iscoroutinefunction(cls.concerns):
+        return "has a concerns that is async, which it must not be"
     return None
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(name, str) for name in value)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(part, str) for pair in value.items() for part in pair
+    )
+
+
+_ATTRIBUTES: tuple[tuple[str, Callable[[object], bool], str], ...] = (
+    ("requires", _are_names, "a tuple of names"),
+    ("aliases", _are_names, "a tuple of names"),
+    ("priority", lambda value: type(value) is int, "a whole number"),
+    ("enabled", lambda value: isinstance(value, bool), "True or False"),
+    ("default_arguments", _are_texts, "a mapping of texts"),
+    (
+        "arguments_model",
+        lambda value: isinstance(value, type) and issubclass(value, BaseModel),
+        "a model of pydantic's",
+    ),
+)
+"""Class attributes with a default, and what they have to be."""
 
 
 def _by_name(classes: Iterable[type[Plugin]], problems: list[str]) -> dict[str, type[Plugin]]:
@@ -199,7 +241,9 @@ def _arguments(cls: type[Plugin], config: PluginConfig, problems: list[str]) -> 
                 case _:
                     text = f"is {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}"
             problems.append(f"plugins: {cls.name}: argument {name!r} {text}")
-        return None
+    except Exception as error:  # noqa: BLE001 -- a check of somebody else's
+        problems.append(f"plugins: {cls.name}: its arguments cannot be checked: {error!r}")
+    return None
 
 
 def _unmet(cls: type[Plugin], order: Sequence[str], by_name: Mapping[str, type[Plugin]]) -> str | None:

@@ -74,10 +74,15 @@ class Lease:
         self._renewed_s = float("-inf")
         self._object: Object | None = None
         self._seen: tuple[object, float] = (None, clock())
+        self._acquired_version = ""
 
     def held(self) -> bool:
         """Whether this process may write now."""
         return self._clock() < self._renewed_s + self._options.renew_deadline_s
+
+    def acquired_version(self) -> str:
+        """The resourceVersion at which this process took the lease: no other leader wrote anything after."""
+        return self._acquired_version
 
     async def acquire(self) -> None:
         """Waits until this process holds the lease."""
@@ -86,6 +91,7 @@ class Lease:
             if await self._try():
                 break
             await anyio.sleep(self._options.retry_s)
+        self._acquired_version = self._object["metadata"]["resourceVersion"] if self._object else ""
         logger.bind(lease=self._options.name, identity=self._options.identity).info("This process leads now")
 
     async def hold(self) -> None:

@@ -101,7 +101,7 @@ def test_a_short_wait_is_not_shown(cluster: Cluster) -> None:
 def test_a_plugin_that_raises_fails_its_request_only(cluster: Cluster, binder: Binder) -> None:
     ask(cluster, "a", {"raises": "it"}, backoffLimit=2)
     status = cluster.wait_for_attempts("a", 2)
-    assert status["reason"] == "Raises InternalError: RuntimeError: 100%s broken: it"
+    assert status["reason"] == "Raises InternalError: plugin raises raised RuntimeError: 100%s broken: it"
     conditions = cluster.conditions("a")
     assert (conditions["Raises"]["status"], conditions["Raises"]["reason"]) == ("False", "InternalError")
     assert conditions["Optional"]["reason"] == "Blocked"

@@ -1,13 +1,22 @@
 """What is kept in memory: all that is read, and little else."""
 
+import ast
 import copy
+import itertools
+from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from controller.binder.objects import trim_node, trim_pod, trim_request
+import orjson
+import pytest
+
+from controller.binder.objects import READ_ANNOTATIONS, is_cut, trim_node, trim_pod, trim_request
+from controller.kai import names
 from controller.kai.names import NUMA_PLACEMENT
 from controller.kai.pods import judge_pod
 from controller.kai.request import BindRequest, BindStatus
+from controller.kai.sharing import GPUConfigError, exact_fraction
 from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import BUILT_IN
 from controller.runtime.client import Object
@@ -50,7 +59,7 @@ def full_pod() -> Object:
         },
         "status": {
             "phase": "Running",
-            "conditions": [{"type": "PodBound", "status": "True"}],
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodBound", "status": "True"}],
             "containerStatuses": [{"image": "x" * 500}],
             "podIPs": [{"ip": "10.0.0.1"}],
         },
@@ -73,9 +82,12 @@ def test_a_pod_keeps_what_guards_and_plugins_read() -> None:
     kept, full = trim_pod(full_pod()), full_pod()
     for name in ("nodeName", "schedulingGates", "resourceClaims"):
         assert kept["spec"][name] == full["spec"][name]
-    assert kept["spec"]["volumes"] == full["spec"]["volumes"][:2]
-    for name in ("phase", "conditions"):
-        assert kept["status"][name] == full["status"][name]
+    assert kept["spec"]["volumes"] == [
+        full["spec"]["volumes"][0],
+        {"name": "scratch", "ephemeral": {}},  # only that there is one: its name follows from the pod's
+    ]
+    assert kept["status"]["phase"] == full["status"]["phase"]
+    assert kept["status"]["conditions"] == [{"type": "PodBound", "status": "True"}]
 
 
 def test_a_pod_loses_what_nobody_reads() -> None:
@@ -151,6 +163,104 @@ def test_a_trimmed_pod_is_not_changed_by_trimming_again() -> None:
     assert trim_pod(copy.deepcopy(once)) == once
 
 
+def test_annotations_that_nobody_reads_are_not_kept() -> None:
+    """F-60: each pod may have 256 KiB of them."""
+    pod = full_pod()
+    pod["metadata"]["annotations"]["example.com/notes"] = "x" * 100
+    assert "example.com/notes" not in trim_pod(copy.deepcopy(pod))["metadata"]["annotations"]
+    kept = trim_pod(copy.deepcopy(pod), all_annotations=True)
+    assert kept["metadata"]["annotations"] == {
+        NUMA_PLACEMENT: "[]",
+        "gpu-fraction": "0.5",
+        "example.com/notes": "x" * 100,
+    }
+    assert not is_cut(kept)
+
+
+def huge_pods() -> dict[str, Object]:
+    """Pods as large as the API server takes them, each in another way."""
+    pods = {name: full_pod() for name in ("annotations", "read", "labels", "volumes", "claims", "variables")}
+    pods["annotations"]["metadata"]["annotations"] = {"example.com/notes": "x" * 250 * 1024}
+    pods["read"]["metadata"]["annotations"] = {"gpu-fraction": "0.5" + "0" * 250 * 1024}
+    pods["labels"]["metadata"]["labels"] = {f"runai-gpu-group/{n}": str(n) for n in range(9000)}
+    claims = [{"name": f"v{n}", "persistentVolumeClaim": {"claimName": f"c{n}"}} for n in range(9000)]
+    pods["volumes"]["spec"]["volumes"] = claims
+    pods["claims"]["spec"]["resourceClaims"] = [
+        {"name": f"c{n}", "resourceClaimName": "c"} for n in range(9000)
+    ]
+    source = {"configMapKeyRef": {"name": "m", "key": "k"}}
+    variables = [{"name": f"V{n}", "valueFrom": source} for n in range(9000)]
+    pods["variables"]["spec"]["containers"] = [{"name": "main", "env": variables}]
+    return pods
+
+
+@pytest.mark.parametrize("way", huge_pods())
+@pytest.mark.parametrize("all_annotations", [False, True])
+def test_whatever_a_tenant_writes_into_a_pod_little_of_it_is_kept(way: str, all_annotations: bool) -> None:
+    """F-60: such a pod is marked, so that it is read live before it is bound."""
+    pod = huge_pods()[way]
+    kept = trim_pod(copy.deepcopy(pod), all_annotations=all_annotations)
+    assert is_cut(kept)
+    assert len(orjson.dumps(kept)) < 8 * 1024
+    assert trim_pod(copy.deepcopy(kept)) == kept
+    for name in ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp"):
+        assert kept["metadata"][name] == pod["metadata"][name]
+    request = BindRequest(
+        namespace="team", name="a", uid="u", owner_uid="p1", pod_name="a", node_name="chosen"
+    )
+    for node_name, deleted in itertools.product(("chosen", "other", None), (True, False)):
+        changed = copy.deepcopy(pod)
+        changed["spec"]["nodeName"] = node_name
+        if not deleted:
+            del changed["metadata"]["deletionTimestamp"]
+        verdict = judge_pod(request, changed, "p1")
+        assert judge_pod(request, trim_pod(copy.deepcopy(changed)), "p1") == verdict
+
+
+def test_a_cut_never_makes_a_value_legal() -> None:
+    pod = full_pod()
+    pod["metadata"]["annotations"] = {
+        "gpu-memory": "4" * 1024 + " " * 20_000,
+        "gpu-fraction": "0.5" + "0" * 9000,
+    }
+    kept = trim_pod(pod)
+    assert is_cut(kept)
+    with pytest.raises(GPUConfigError):
+        exact_fraction(kept, Decimal("0.5"))
+    assert len(kept["metadata"]["annotations"]["gpu-memory"]) > 18
+
+
+def test_an_ordinary_pod_that_shares_a_gpu_is_not_cut() -> None:
+    pod = full_pod()
+    source = {"configMapKeyRef": {"name": "job-7-abcde-1234567-shared-gpu-0", "key": "SOME_VARIABLE"}}
+    variables = [{"name": f"SOME_VARIABLE_{n}", "valueFrom": source} for n in range(30)]
+    pod["spec"]["containers"] = [{"name": "main", "env": variables}]
+    assert not is_cut(trim_pod(pod, all_annotations=True))
+
+
+def annotations_asked_for() -> set[str]:
+    """The names with which `annotation(…)` is called anywhere in the controller, by their constants."""
+    found = set()
+    for path in Path(names.__file__).parents[1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "annotation"
+            ):
+                name = node.args[1]
+                assert isinstance(name, ast.Name), f"{path}:{node.lineno} asks by no constant"
+                found.add(name.id)
+    return found
+
+
+def test_every_annotation_that_is_read_is_kept() -> None:
+    """F-60: a plugin would take a pod from the cache for one without it."""
+    asked = annotations_asked_for()
+    assert asked >= {"GPU_MEMORY", "CONFIG_MAP_PREFIX"}
+    assert {getattr(names, constant) for constant in asked} <= READ_ANNOTATIONS
+
+
 def test_a_node_keeps_name_and_labels() -> None:
     metadata = {"name": "n", "uid": "n1", "resourceVersion": "9", "labels": {"nvidia.com/gpu.memory": "1"}}
     node: Object = {
@@ -182,6 +292,7 @@ def test_a_request_keeps_everything_but_its_bookkeeping() -> None:
     }
     whole = copy.deepcopy(request)
     whole["metadata"]["managedFields"] = MANAGED
+    whole["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{…}"}
     trimmed = trim_request(whole)
     assert trimmed == request
     assert BindRequest.parse(trimmed).owner_uid == "p1"

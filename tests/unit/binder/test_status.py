@@ -6,16 +6,10 @@ from datetime import UTC, datetime, timedelta
 import orjson
 import pytest
 
-from controller.binder.pipeline import Attempt
-from controller.binder.status import (
-    TEXT_LIMIT,
-    Event,
-    Report,
-    failed,
-    json_patch,
-    succeeded,
-    waiting,
-)
+from controller.binder import status as statuses
+from controller.binder.patches import bare, json_patch
+from controller.binder.status import TEXT_LIMIT, Event, Report, Standing, refused
+from controller.kai.outcome import Ending
 from controller.kai.reasons import ConditionType, Phase, Reason
 from controller.kai.request import BindRequest, BindStatus
 from controller.plugins.base import DependencyNotMet, Failed, Outcome, Ready, Skipped
@@ -46,9 +40,31 @@ def request(backoff_limit: int | None = None) -> BindRequest:
 
 
 def attempt(
-    ending: Ready | Failed, outcomes: dict[str, Outcome] | None = None, culprit: str = "Bound"
-) -> Attempt:
-    return Attempt(ORDER, outcomes or {}, ending, culprit)
+    verdict: Ready | Failed, outcomes: dict[str, Outcome] | None = None, culprit: str = "Bound"
+) -> Ending:
+    return Ending(ORDER, outcomes or {}, verdict, culprit)
+
+
+def told(
+    asked: BindRequest,
+    generation: int,
+    old: BindStatus,
+    ending: Ending,
+    now: datetime,
+    backoff: Backoff = BACKOFF,
+) -> Report:
+    return statuses.report(asked, Standing(generation, old, asked.backoff_limit), ending, now, backoff)
+
+
+def waiting(
+    generation: int,
+    old: BindStatus,
+    order: tuple[str, ...],
+    waits: dict[str, str],
+    outcomes: dict[str, Outcome],
+    now: datetime,
+) -> Object:
+    return statuses.waiting(Standing(generation, old, None), order, waits, outcomes, now)
 
 
 def fail(
@@ -60,7 +76,7 @@ def fail(
     now: datetime = NOW,
     backoff: Backoff = BACKOFF,
 ) -> Report:
-    return failed(request(limit), generation, old, attempt(ending), now, backoff)
+    return told(request(limit), generation, old, attempt(ending), now, backoff)
 
 
 def stored(status: Object) -> BindStatus:
@@ -153,7 +169,7 @@ def test_without_an_observed_generation_the_count_goes_on() -> None:
 
 def test_success_takes_the_reason_away_and_leaves_the_attempts() -> None:
     old = BindStatus("Failed", "Bound NodeGone: …", 2, 1)
-    report = succeeded(request(3), 1, old, attempt(DONE), NOW)
+    report = told(request(3), 1, old, attempt(DONE), NOW)
     assert report.status["phase"] == Phase.SUCCEEDED
     assert report.status["reason"] is None
     assert "failedAttempts" not in report.status
@@ -166,7 +182,7 @@ def test_success_takes_the_reason_away_and_leaves_the_attempts() -> None:
 
 def test_the_reason_begins_with_the_step_that_failed() -> None:
     ending = Failed("ClaimUnbound", "claim team/data is not bound")
-    report = failed(
+    report = told(
         request(), 1, NEW, attempt(ending, {"VolumeBinding": ending}, "VolumeBinding"), NOW, BACKOFF
     )
     assert report.status["reason"] == "VolumeBinding ClaimUnbound: claim team/data is not bound"
@@ -181,7 +197,7 @@ def test_long_texts_are_cut_between_characters() -> None:
         for character in ("x", "ä", "€", "🙂"):
             ending = Failed("Long", "x" * lead + character * (TEXT_LIMIT + 1))
             step: dict[str, Outcome] = {"VolumeBinding": ending}
-            report = failed(request(), 1, NEW, attempt(ending, step, "VolumeBinding"), NOW, BACKOFF)
+            report = told(request(), 1, NEW, attempt(ending, step, "VolumeBinding"), NOW, BACKOFF)
             assert report.pod_condition is not None
             texts = [report.status["reason"], report.pod_condition["message"]]
             texts += [condition(report.status, type_)["message"] for type_ in ("VolumeBinding", "Bound")]
@@ -202,7 +218,7 @@ def test_texts_are_never_formats() -> None:
 
 
 def test_a_pod_is_told_of_success() -> None:
-    report = succeeded(request(), 1, NEW, attempt(DONE), NOW)
+    report = told(request(), 1, NEW, attempt(DONE), NOW)
     text = "Pod bound successfully to node n"
     assert report.pod_condition == {
         "type": "PodBound",
@@ -241,7 +257,7 @@ def test_another_pod_of_the_same_name_is_told_nothing() -> None:
 
 def test_a_request_that_is_not_understood_has_no_pod() -> None:
     ending = Failed(Reason.INVALID_REQUEST, "spec.podName is empty", retry=False)
-    report = failed(None, 1, NEW, attempt(ending), NOW, BACKOFF)
+    report = refused(Standing(1, NEW, None), ending, ORDER, NOW, BACKOFF)
     assert report.pod_condition is None
     assert report.pod_event is None
     assert report.status["phase"] == "Failed"
@@ -267,7 +283,7 @@ def test_a_request_has_one_event_for_each_new_reason() -> None:
 def test_the_same_word_of_another_step_is_news() -> None:
     old = stored(fail(limit=9, ending=Failed(Reason.FORBIDDEN, "no")).status)
     elsewhere = attempt(Failed(Reason.FORBIDDEN, "no"), culprit="VolumeBinding")
-    assert failed(request(9), 1, old, elsewhere, NOW, BACKOFF).request_event is not None
+    assert told(request(9), 1, old, elsewhere, NOW, BACKOFF).request_event is not None
 
 
 def test_a_reason_that_begins_like_another_is_news() -> None:
@@ -284,7 +300,7 @@ def test_conditions_come_in_the_order_of_the_steps() -> None:
         "VolumeBinding": Ready("bound: data"),
         "DynamicResources": Skipped("no claims"),
     }
-    status = succeeded(request(), 4, NEW, attempt(DONE, outcomes), NOW).status
+    status = told(request(), 4, NEW, attempt(DONE, outcomes), NOW).status
     lines = [(c["type"], c["status"], c["reason"], c["message"]) for c in status["conditions"]]
     assert lines == [
         ("VolumeBinding", "True", "Reconciled", "bound: data"),
@@ -299,7 +315,7 @@ def test_conditions_come_in_the_order_of_the_steps() -> None:
 def test_conditions_after_a_step_that_failed() -> None:
     ending = Failed("ClaimUnbound", "claim team/data is not bound")
     outcomes: dict[str, Outcome] = {"VolumeBinding": Ready(), "DynamicResources": ending}
-    report = failed(request(), 1, NEW, attempt(ending, outcomes, "DynamicResources"), NOW, BACKOFF)
+    report = told(request(), 1, NEW, attempt(ending, outcomes, "DynamicResources"), NOW, BACKOFF)
     lines = [(c["type"], c["status"], c["reason"], c["message"]) for c in report.status["conditions"]]
     assert lines == [
         ("VolumeBinding", "True", "Reconciled", "done"),
@@ -309,19 +325,73 @@ def test_conditions_after_a_step_that_failed() -> None:
     ]
 
 
+def test_a_step_that_failed_although_the_pod_got_to_its_node() -> None:
+    """F-62: what the step was for is done; how it had failed is said all the same."""
+    ending = Failed("ClaimUnbound", "claim team/data is not bound")
+    outcomes: dict[str, Outcome] = {"VolumeBinding": Ready("found"), "DynamicResources": ending}
+    report = told(request(), 1, NEW, attempt(DONE, outcomes, "DynamicResources"), NOW)
+    lines = [(c["type"], c["status"], c["reason"], c["message"]) for c in report.status["conditions"]]
+    text = "had failed when the pod got to its node all the same: claim team/data is not bound"
+    assert lines == [
+        ("VolumeBinding", "True", "Reconciled", "found"),
+        ("DynamicResources", "True", "AlreadyBound", text),
+        ("GPUSharing", "True", "AlreadyBound", "did not run: the pod was on its node already"),
+        ("Bound", "True", "Reconciled", "pod team/a is on node n"),
+    ]
+
+
+def test_a_failure_that_is_ignored_stays_false_on_a_request_that_succeeded() -> None:
+    outcomes: dict[str, Outcome] = {**dict.fromkeys(ORDER, Skipped()), "GPUSharing": GONE}
+    report = told(request(), 1, NEW, attempt(DONE, outcomes), NOW)
+    assert condition(report.status, "GPUSharing")["status"] == "False"
+
+
+def test_a_count_that_is_full_overflows_nothing() -> None:
+    report = fail(BindStatus("Failed", failed_attempts=2**31 - 1))
+    assert report.status["failedAttempts"] == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("done", "limit", "ending", "final"),
+    [
+        (0, None, GONE, True),
+        (0, 0, GONE, True),
+        (0, 1, GONE, True),
+        (0, 2, GONE, False),
+        (1, 2, GONE, True),
+        (1, 3, GONE, False),
+        (0, 3, FINAL, True),
+    ],
+)
+def test_a_failure_is_final_if_no_attempt_follows(
+    done: int, limit: int | None, ending: Failed, final: bool
+) -> None:
+    """F-17: by this a rollback knows what is worth keeping; it is the rule by which attempts are made."""
+    old = BindStatus("Failed", failed_attempts=done)
+    assert Standing(1, old, limit).is_final(ending) is final
+    assert (fail(old, limit=limit, ending=ending).result.requeue_after_s is None) is final
+
+
+def test_a_new_spec_has_all_its_attempts_before_it() -> None:
+    old = BindStatus("Failed", failed_attempts=1, observed_generation=1)
+    assert Standing(1, old, 2).is_final(GONE)
+    assert not Standing(2, old, 2).is_final(GONE)
+
+
 def test_an_unmet_need_is_a_condition() -> None:
     ending = Failed(Reason.DEPENDENCY_NOT_MET, "b needs a", retry=False)
     outcomes: dict[str, Outcome] = {"GPUSharing": DependencyNotMet("b needs a")}
-    report = failed(request(), 1, NEW, attempt(ending, outcomes, "GPUSharing"), NOW, BACKOFF)
+    report = told(request(), 1, NEW, attempt(ending, outcomes, "GPUSharing"), NOW, BACKOFF)
     sharing = condition(report.status, "GPUSharing")
     assert (sharing["status"], sharing["reason"]) == ("False", "DependencyNotMet")
     assert report.status["reason"] == "GPUSharing DependencyNotMet: b needs a"
 
 
-def test_steps_that_had_no_need_to_run_are_unknown() -> None:
-    report = succeeded(request(), 1, NEW, attempt(DONE), NOW)
+def test_steps_that_had_no_need_to_run() -> None:
+    """F-62: True always is good, or `kubectl wait` for a step of a request that succeeded would hang."""
+    report = told(request(), 1, NEW, attempt(DONE), NOW)
     assert {condition(report.status, type_)["reason"] for type_ in ORDER} == {"AlreadyBound"}
-    assert {condition(report.status, type_)["status"] for type_ in ORDER} == {"Unknown"}
+    assert {condition(report.status, type_)["status"] for type_ in ORDER} == {"True"}
     assert {condition(fail().status, type_)["reason"] for type_ in ORDER} == {"Blocked"}
     assert "the request failed with NodeGone" in condition(fail().status, ORDER[0])["message"]
 
@@ -334,7 +404,7 @@ def test_a_time_moves_only_when_the_status_does() -> None:
     assert (bound["reason"], bound["message"]) == ("Forbidden", "no")
 
     outcomes: dict[str, Outcome] = dict.fromkeys(ORDER, Skipped())
-    done = succeeded(request(9), 1, stored(again), attempt(DONE, outcomes), LATER).status
+    done = told(request(9), 1, stored(again), attempt(DONE, outcomes), LATER).status
     assert {c["lastTransitionTime"] for c in done["conditions"]} == {LATER_TEXT}
 
 
@@ -345,7 +415,7 @@ def test_foreign_conditions_are_kept_and_old_plugins_dropped() -> None:
         old = BindStatus(conditions=(removed, foreign, malformed))
         for status in (
             fail(old).status,
-            succeeded(request(), 1, old, attempt(DONE), NOW).status,
+            told(request(), 1, old, attempt(DONE), NOW).status,
             waiting(1, old, ORDER, {"VolumeBinding": "x"}, {}, NOW),
         ):
             assert types(status) == [*ORDER, "Bound", "example.com/Approved"]
@@ -355,8 +425,8 @@ def test_foreign_conditions_are_kept_and_old_plugins_dropped() -> None:
 def test_a_plugin_may_give_its_condition_a_domain() -> None:
     order = ("example.com/Quota",)
     outcomes: dict[str, Outcome] = {"example.com/Quota": Skipped()}
-    first = failed(request(9), 1, NEW, Attempt(order, outcomes, GONE), NOW, BACKOFF).status
-    second = failed(request(9), 1, stored(first), Attempt(order, outcomes, GONE), LATER, BACKOFF).status
+    first = told(request(9), 1, NEW, Ending(order, outcomes, GONE), NOW, BACKOFF).status
+    second = told(request(9), 1, stored(first), Ending(order, outcomes, GONE), LATER, BACKOFF).status
     assert types(second) == ["example.com/Quota", "Bound"]
     assert condition(second, "example.com/Quota")["lastTransitionTime"] == NOW_TEXT
 
@@ -371,10 +441,7 @@ def test_a_status_has_no_type_twice_and_is_plain_json() -> None:
     outcomes: tuple[Outcome, ...] = (Ready(), Skipped(), DependencyNotMet("x"), GONE)
     for ending, first, second in itertools.product(endings, outcomes, outcomes):
         tried = attempt(ending, {"VolumeBinding": first, "GPUSharing": second}, "GPUSharing")
-        if isinstance(ending, Ready):
-            status = succeeded(request(), 1, NEW, tried, NOW).status
-        else:
-            status = failed(request(), 1, NEW, tried, NOW, BACKOFF).status
+        status = told(request(), 1, NEW, tried, NOW).status
         assert len(types(status)) == len(set(types(status)))
         assert stored(status).conditions == tuple(status["conditions"])
         for item in status["conditions"]:
@@ -510,10 +577,22 @@ def test_another_request_of_the_same_name_is_not_written() -> None:
             apply(patch, other)
 
 
+def test_what_a_schema_refuses_is_told_with_what_the_scheduler_reads() -> None:
+    assert bare(fail(limit=3).status) == {
+        "phase": "Failed",
+        "reason": "Bound NodeGone: node n does not exist",
+        "failedAttempts": 1,
+    }
+    assert bare(told(request(), 1, NEW, attempt(DONE), NOW).status) == {
+        "phase": "Succeeded",
+        "reason": None,
+    }
+
+
 def test_a_report_written_over_json_reads_back() -> None:
     written = apply(json_patch(item(), fail(limit=3).status), item())
     status = BindStatus.of(written)
     assert (status.phase, status.failed_attempts, status.observed_generation) == ("Failed", 1, 1)
-    done = succeeded(request(3), 1, status, attempt(DONE), NOW).status
+    done = told(request(3), 1, status, attempt(DONE), NOW).status
     again = BindStatus.of(apply(json_patch(written, done), written))
     assert (again.phase, again.reason, again.failed_attempts) == ("Succeeded", "", 1)

@@ -98,7 +98,7 @@ def test_no_target(of: Object, message: str) -> None:
 
 def test_a_pod_without_annotations() -> None:
     bare = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "one"}]}}
-    with pytest.raises(GPUConfigError, match="pod /a has no annotation"):
+    with pytest.raises(GPUConfigError, match="pod a has no annotation"):
         target_of(bare)
 
 

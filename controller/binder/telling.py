@@ -1,0 +1,214 @@
+"""Tells the world what became of a request: the pod's condition, the request's status, events.
+
+The reconciler calls it at the end of an attempt, the pipeline during long waits. Invariants: the pod is told
+before the request's end is written, so that an attempt which is broken off between the two is done over; an
+ending is written until it is stored or the request is gone; events come last and decide nothing.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import anyio
+from loguru import logger
+
+from controller.binder import status as statuses
+from controller.binder.patches import bare, json_patch, refreshed
+from controller.binder.status import Event, Report, Standing
+from controller.kai.names import BIND_REQUESTS, PODS
+from controller.kai.outcome import Ending, Failed, Outcome
+from controller.kai.request import BindRequest
+from controller.runtime import errors
+from controller.runtime.cache import Cache
+from controller.runtime.client import Client, Object, Patch
+from controller.runtime.reconcile import Result
+from controller.runtime.reporting import EventRecorder, merge_condition
+from controller.runtime.slots import Slot
+from controller.runtime.workqueue import Backoff
+
+_POD_TRIES = 5
+"""So often the pod's condition is tried to be written while the server is not there."""
+
+
+class Teller:
+    """Writes what others are to know."""
+
+    def __init__(self, client: Client, requests: Cache, recorder: EventRecorder, backoff: Backoff) -> None:
+        """Makes it.
+
+        Args:
+            client: For all writes.
+            requests: Knows the status that was written last.
+            recorder: Sends the events.
+            backoff: Delays between attempts, and between tries to write.
+        """
+        self._client = client
+        self._requests = requests
+        self._recorder = recorder
+        self._backoff = backoff
+
+    def latest(self, item: Object) -> Object:
+        """The same request as the cache has it now, perhaps with a status that we wrote meanwhile."""
+        metadata = item["metadata"]
+        held = self._requests.get(metadata["name"], metadata["namespace"])
+        return held if held is not None and held["metadata"]["uid"] == metadata["uid"] else item
+
+    def standing(self, item: Object) -> Standing:
+        """How a request that is worked on stands now."""
+        return Standing.of(item, self.latest(item))
+
+    async def tell(
+        self, item: Object, request: BindRequest, pod: Object | None, ending: Ending, slot: Slot
+    ) -> Result:
+        """Tells the pod and the request how an attempt ended; says when to look again.
+
+        Args:
+            item: The request as it was read.
+            request: The same, parsed.
+            pod: Its pod; None if there is none.
+            ending: The attempt.
+            slot: Given back between tries.
+        """
+        now = datetime.now(UTC)
+        report = statuses.report(request, self.standing(item), ending, now, self._backoff)
+        if isinstance(ending.verdict, Failed):
+            _log_failure(report)
+        else:
+            logger.bind(pod=request.pod_name, node=request.node_name).info("Bound a pod")
+        if pod is not None and report.pod_condition is not None:
+            await self._write_pod_condition(pod, report.pod_condition, now, slot)
+        stored = await self._write_status(item, report.status, ending.order, slot)
+        if not stored and isinstance(ending.verdict, Failed):
+            return Result()
+        if report.pod_event is not None:
+            self._send(_pod_reference(request, pod), report.pod_event)
+        if report.request_event is not None:
+            self._send(_reference(item), report.request_event)
+        return report.result
+
+    async def refuse(self, item: Object, failure: Failed, order: tuple[str, ...], slot: Slot) -> Result:
+        """Tells a request that it cannot be understood; says when to look again."""
+        now = datetime.now(UTC)
+        report = statuses.refused(self.standing(item), failure, order, now, self._backoff)
+        _log_failure(report)
+        if not await self._write_status(item, report.status, order, slot):
+            return Result()
+        if report.request_event is not None:
+            self._send(_reference(item), report.request_event)
+        return report.result
+
+    async def show_waiting(
+        self, item: Object, order: tuple[str, ...], waits: Mapping[str, str], outcomes: Mapping[str, Outcome]
+    ) -> None:
+        """Shows in the status what is waited for, by condition type; a failure to do so is only logged."""
+        status = statuses.waiting(self.standing(item), order, waits, outcomes, datetime.now(UTC))
+        try:
+            await self._patch_status(self.latest(item), status)
+        except errors.ApiError as error:
+            logger.bind(error=error.message).warning("It could not be shown that a request waits")
+
+    async def _write_pod_condition(self, pod: Object, condition: Object, now: datetime, slot: Slot) -> None:
+        """Writes it, unless the pod says so already; it may not undo or repeat what is done."""
+        metadata = pod["metadata"]
+        present = (pod.get("status") or {}).get("conditions") or []
+        same = ("type", "status", "reason", "message")
+        if any(all(old.get(name) == condition[name] for name in same) for old in present):
+            return
+        # Strategic: the list is merged by type, so the conditions of others stay.
+        dated = merge_condition(present, condition, now)
+        body: Object = {"metadata": {"uid": metadata["uid"]}, "status": {"conditions": [dated]}}
+        for tries in range(1, _POD_TRIES + 1):
+            try:
+                await self._client.patch(
+                    PODS,
+                    metadata["name"],
+                    body,
+                    metadata["namespace"],
+                    subresource="status",
+                    how=Patch.STRATEGIC,
+                )
+            except errors.ApiError as error:
+                log = logger.bind(pod=metadata["name"], error=error.message)
+                log.warning("The pod's condition could not be written")
+                if not error.transient or tries == _POD_TRIES:
+                    return
+                async with slot.released():
+                    await anyio.sleep(self._backoff.delay_s(tries))
+            else:
+                return
+
+    async def _write_status(self, item: Object, status: Object, order: tuple[str, ...], slot: Slot) -> bool:
+        """Writes until it is stored; False if the request is gone. `order` as in `Ending`."""
+        item, tries, refusals = self.latest(item), 0, 0
+        while True:
+            try:
+                await self._patch_status(item, status)
+            except errors.NotFoundError:
+                return False
+            except errors.ApiError as error:
+                tries += 1
+                present = item if error.transient else await self._read_again(item)
+                if present is None:
+                    return False
+                item = present
+                if isinstance(error, errors.InvalidError):
+                    refusals += 1
+                    status = refreshed(status, order, item) if refusals == 1 else bare(status)
+                    if refusals <= 2:
+                        continue  # the status was not as we knew it, or the schema does not take it
+                delay_s = self._backoff.delay_s(tries)
+                log = logger.bind(error=error.message, retry_in_s=delay_s)
+                log.warning("The status could not be written and will be tried again")
+                async with slot.released():
+                    await anyio.sleep(delay_s)
+            else:
+                return True
+
+    async def _patch_status(self, item: Object, status: Object) -> None:
+        metadata, patch = item["metadata"], json_patch(item, status)
+        stored = await self._client.patch(
+            BIND_REQUESTS,
+            metadata["name"],
+            patch,
+            metadata["namespace"],
+            subresource="status",
+            how=Patch.JSON,
+        )
+        self._requests.observe(stored)
+
+    async def _read_again(self, item: Object) -> Object | None:
+        """The request as it is now; None if it was deleted, perhaps made anew: the scheduler does that."""
+        metadata = item["metadata"]
+        try:
+            present = await self._client.get(BIND_REQUESTS, metadata["name"], metadata["namespace"])
+        except errors.NotFoundError:
+            return None
+        except errors.ApiError:
+            return item
+        return present if present["metadata"]["uid"] == metadata["uid"] else None
+
+    def _send(self, reference: Mapping[str, str], event: Event) -> None:
+        self._recorder.event(reference, event.kind, event.reason, event.message)
+
+
+def _log_failure(report: Report) -> None:
+    logger.bind(
+        reason=report.status["reason"],
+        attempts=report.status["failedAttempts"],
+        retry_in_s=report.result.requeue_after_s,
+    ).warning("A bind failed")
+
+
+def _reference(item: Object) -> dict[str, str]:
+    metadata = item["metadata"]
+    return {
+        "apiVersion": BIND_REQUESTS.version,
+        "kind": "BindRequest",
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+
+
+def _pod_reference(request: BindRequest, pod: Object | None) -> dict[str, str]:
+    reference = {"apiVersion": "v1", "kind": "Pod", "namespace": request.namespace, "name": request.pod_name}
+    return reference if pod is None else {**reference, "uid": pod["metadata"]["uid"]}
