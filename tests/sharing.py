@@ -96,6 +96,12 @@ def _give(container: Object, config_map: str, variables: Sequence[str]) -> None:
     container["envFrom"] = [{"configMapRef": {"name": f"{config_map}-evar", "optional": False}}]
 
 
+def owner_of(pod: Object) -> list[Object]:
+    """The ownerReferences of what belongs to a pod."""
+    metadata = pod["metadata"]
+    return [{"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}]
+
+
 class Agents:
     """Decides, by GPU group, what becomes of a reservation pod; unless told otherwise it reports a device."""
 
@@ -245,6 +251,15 @@ class Sharing(Cluster):
     def data(self, name: str) -> dict[str, str]:
         """The data of a ConfigMap."""
         return dict(self.config_map(name).get("data") or {})
+
+    def make_config_map(
+        self, name: str, data: Mapping[str, str] | None, owners: Sequence[Object] = (), **fields: object
+    ) -> Object:
+        """Makes a ConfigMap as somebody else would."""
+        body: Object = {"metadata": {"name": name, "ownerReferences": list(owners)}, **fields}
+        if data is not None:
+            body["data"] = dict(data)
+        return self.plane.request("POST", self.config_maps, body)
 
     def all_config_maps(self) -> list[str]:
         """Names of the ConfigMaps, without the one that every namespace has."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import orjson
 
+from controller.kai.limiter import READ_VALUES
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
     CONTAINER_NAME,
@@ -42,6 +43,7 @@ _POD_SPEC = ("nodeName", "schedulingGates", "resourceClaims")
 _SHARING = (CONFIG_MAP_PREFIX, GPU_FRACTION, GPU_MEMORY)
 _POD_STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_READ_CHARACTERS = 100
 
 
 def is_cut(pod: Object) -> bool:
@@ -122,11 +124,14 @@ def _trim_volume(volume: Object) -> tuple[Object, ...]:
 
 
 def _trim_container(container: Object) -> Object:
-    environment = [
-        {name: item[name] for name in ("name", "valueFrom") if name in item}
-        for item in container.get("env") or ()
-    ]
-    return {"name": container["name"], "env": environment, "envFrom": container.get("envFrom") or []}
+    environment = []
+    for item in container.get("env") or ():
+        entry = {name: item[name] for name in ("name", "valueFrom") if name in item}
+        if "value" in item and item["name"] in READ_VALUES:
+            entry["value"] = item["value"][:_READ_CHARACTERS]
+        environment.append(entry)
+    kept = {"name": container["name"], "env": environment, "envFrom": container.get("envFrom") or []}
+    return kept | ({"restartPolicy": container["restartPolicy"]} if "restartPolicy" in container else {})
 
 
 def _cut(pod: Object) -> Object:

@@ -23,7 +23,7 @@ from controller.kai.outcome import Ending, Failed, Interrupted, Outcome, Ready, 
 from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
-from controller.kai.sharing import GPUConfigError, group_labels
+from controller.kai.sharing import group_labels
 from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import BUILT_IN, PlannedPlugin, PluginConfigError
 from controller.reservation.service import ReservationError, Reservations, Reserved, Usage
@@ -235,10 +235,10 @@ class _Attempt:
         return await self._of_reservations(self._take_gpus())
 
     async def _take_gpus(self) -> None:
-        try:
-            self._labels = group_labels(self._context.pod, self._request.gpu_groups)
-        except GPUConfigError as error:
-            raise ReservationError(Reason.INVALID_GPU_CONFIG, str(error), retry=False) from error
+        labels = group_labels(self._context.pod, self._request.gpu_groups)
+        if isinstance(labels, Failed):
+            raise ReservationError(labels.reason, labels.message, retry=labels.retry)
+        self._labels = labels
         self._reserved = await self._pipeline.gpus.reservations.reserve(
             self._request, self._context.pod, self._context.node, self._waits.waiting
         )

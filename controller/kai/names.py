@@ -30,3 +30,13 @@ DEVICE_COUNT = "gpu-fraction-num-devices"
 CONTAINER_NAME = "gpu-fraction-container-name"
 NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
 FAKE_GPU_NODE = "run.ai/fake.gpu"
+TAKEN_OVER = "kai.scheduler/taken-over"
+"""On a ConfigMap that was nobody's before a pod with a share took it over."""
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+LEGACY_VISIBLE_DEVICES = "RUNAI-VISIBLE-DEVICES"
+NUM_OF_GPUS = "RUNAI_NUM_OF_GPUS"
+PORTION = "GPU_PORTION"
+MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
+SHARING_KEYS = frozenset({VISIBLE_DEVICES, LEGACY_VISIBLE_DEVICES, NUM_OF_GPUS, PORTION})
+"""Variables, and keys of the ConfigMaps, that say which GPUs a container has."""

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     INVALID_NODE_MEMORY = "InvalidNodeMemory"
     MEMORY_UNKNOWN = "MemoryUnknown"
     MEMORY_EXCEEDS_CARD = "MemoryExceedsCard"
+    MEMORY_EXCEEDS_GRANT = "MemoryExceedsGrant"
     MEMORY_TOO_SMALL = "MemoryTooSmall"
     LIMIT_NOT_DELIVERED = "LimitNotDelivered"
     CONFIG_MAP_CONFLICT = "ConfigMapConflict"

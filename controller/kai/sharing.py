@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
@@ -19,20 +18,20 @@ from controller.kai.names import (
     GROUP_LABEL,
     GROUP_LABEL_PREFIX,
 )
-from controller.kai.pods import annotation, pod_name
+from controller.kai.outcome import Failed
+from controller.kai.pods import annotation, full_name
+from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.runtime.client import Object
 
+_CONFIG_MAP_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_MAX_NAME = 253
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,9}")
 _PORTION = re.compile(r"[0-9]{1,64}(\.[0-9]{1,64})?")
 _FRACTION = re.compile(r"\+?([0-9]{1,64}(\.[0-9]{0,64})?|\.[0-9]{1,64})([eE][-+]?[0-9]{1,3})?")
 _ROUNDING = Decimal("0.005")
 _SHOWN = 64
-
-
-class GPUConfigError(ValueError):
-    """A pod's annotations or containers do not allow a share of a GPU; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,72 +78,62 @@ def groups_of_request(item: Object) -> frozenset[str]:
     )
 
 
-def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str]:
+def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str] | Failed:
     """The labels that tie a pod to its groups: one plain label, or one for each of several devices (B-84).
 
-    Raises:
-        GPUConfigError: The annotation with the number of devices is no number.
+    It fails if the annotation with the number of devices is no number.
     """
     count = annotation(pod, DEVICE_COUNT)
     if count is not None and not _COUNT.fullmatch(count):
-        raise GPUConfigError(f"annotation {DEVICE_COUNT} is {count!r}, which is no whole number")
+        text = f"annotation {DEVICE_COUNT} is {shown(count)}, which is no whole number"
+        return Failed(Reason.INVALID_GPU_CONFIG, text, retry=False)
     if len(groups) > 1 or (count is not None and int(count) > 1):
         return {f"{GROUP_LABEL_PREFIX}{group}": group for group in groups}
     return {GROUP_LABEL: groups[0]} if groups else {}
 
 
-def target_of(pod: Object) -> Target:
+def target_of(pod: Object) -> Target | Failed:
     """The container that gets the share, and the ConfigMaps that it reads (B-69, B-70).
 
-    Raises:
-        GPUConfigError: There is no such container, or the pod does not name its ConfigMaps.
+    It fails if there is no such container, or the pod does not name its ConfigMaps.
     """
     prefix = annotation(pod, CONFIG_MAP_PREFIX)
     if not prefix:
-        raise GPUConfigError(
-            f"pod {pod_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; KAI's admission webhook sets it"
+        return _misconfigured(
+            f"pod {full_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; KAI's admission webhook sets it"
         )
-    index, container = _target_container(pod)
-    return Target(container, f"{prefix}-{index}", f"{prefix}-{index}-evar")
+    found = _target_container(pod)
+    if isinstance(found, Failed):
+        return found
+    index, container = found
+    target = Target(container, f"{prefix}-{index}", f"{prefix}-{index}-evar")
+    # Of a name that is none, a path to something else could be made.
+    if len(target.env_config_map) > _MAX_NAME or not _CONFIG_MAP_NAME.fullmatch(target.env_config_map):
+        return _misconfigured(
+            f"annotation {CONFIG_MAP_PREFIX} of pod {full_name(pod)} is {shown(prefix)}, "
+            f"and {shown(target.env_config_map)} cannot be a ConfigMap's name"
+        )
+    return target
 
 
-def _target_container(pod: Object) -> tuple[str, Object]:
+def _target_container(pod: Object) -> tuple[str, Object] | Failed:
     wanted = annotation(pod, CONTAINER_NAME)
     containers = pod["spec"].get("containers") or []
     if wanted is None:
-        if not containers:
-            raise GPUConfigError(f"pod {pod_name(pod)} has no container")
-        return "0", containers[0]
+        return (
+            ("0", containers[0]) if containers else _misconfigured(f"pod {full_name(pod)} has no container")
+        )
     for mark, group in (("i", pod["spec"].get("initContainers") or []), ("", containers)):
         for index, container in enumerate(group):
             if container["name"] == wanted:
                 return f"{mark}{index}", container
-    raise GPUConfigError(
-        f"pod {pod_name(pod)} has no container {wanted!r}, which its annotation {CONTAINER_NAME} names"
+    return _misconfigured(
+        f"pod {full_name(pod)} has no container {shown(wanted)}, which its annotation {CONTAINER_NAME} names"
     )
 
 
-def reference(container: Object, variable: str) -> Object | None:
-    """The environment entry of a variable, the last one if there are several, as the kubelet takes it."""
-    found = None
-    for entry in container.get("env") or ():
-        if entry["name"] == variable:
-            found = entry
-    return found
-
-
-def config_map_key(entry: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Name and key of the ConfigMap that an environment entry refers to, if it does."""
-    ref = (entry.get("valueFrom") or {}).get("configMapKeyRef")
-    return (ref["name"], ref["key"]) if ref else None
-
-
-def reads_whole(container: Object, config_map: str) -> bool:
-    """Whether the container takes every key of this ConfigMap as a variable of the same name."""
-    return any(
-        (source.get("configMapRef") or {}).get("name") == config_map and not source.get("prefix")
-        for source in container.get("envFrom") or ()
-    )
+def _misconfigured(text: str) -> Failed:
+    return Failed(Reason.INVALID_GPU_CONFIG, text, retry=False)
 
 
 def shown(text: str | None) -> str:
@@ -154,48 +143,39 @@ def shown(text: str | None) -> str:
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
 
 
-def portion_of(request: BindRequest) -> Decimal:
-    """The share of each GPU as the scheduler wrote it: a plain decimal number, rounded to two decimals.
-
-    Raises:
-        GPUConfigError: It is none.
-    """
+def portion_of(request: BindRequest) -> Decimal | Failed:
+    """The share of each GPU as the scheduler wrote it: a plain decimal number, rounded to two decimals."""
     text = request.gpu_portion
     if text is None or not _PORTION.fullmatch(text):
-        raise GPUConfigError(
-            f"spec.receivedGPU.portion is {shown(text)}; it must be a decimal number such as 0.50"
-        )
+        wrong = f"spec.receivedGPU.portion is {shown(text)}; it must be a decimal number such as 0.50"
+        return Failed(Reason.INVALID_PORTION, wrong, retry=False)
     return Decimal(text)
 
 
-def exact_fraction(pod: Object, portion: Decimal) -> Decimal | None:
+def exact_fraction(pod: Object, portion: Decimal) -> Decimal | Failed | None:
     """The pod's own `gpu-fraction`, with all its decimals, if it is what was rounded to this portion.
 
-    It is read as KAI's webhook reads it, which takes `.5` and `5e-1` too.
-
-    Raises:
-        GPUConfigError: It is no number.
+    It is read as KAI's webhook reads it, which takes `.5` and `5e-1` too; it fails if it is no number.
     """
     text = annotation(pod, GPU_FRACTION)
     if text is None:
         return None
     if not _FRACTION.fullmatch(text):
-        raise GPUConfigError(
-            f"annotation {GPU_FRACTION} of pod {pod_name(pod)} is {shown(text)}; "
+        wrong = (
+            f"annotation {GPU_FRACTION} of pod {full_name(pod)} is {shown(text)}; "
             "it must be a decimal number such as 0.5"
         )
+        return Failed(Reason.INVALID_PORTION, wrong, retry=False)
     asked, exponent = Decimal(text), portion.as_tuple().exponent
     rounded = isinstance(exponent, int) and exponent >= -2 and portion <= 1
     close = rounded and portion - _ROUNDING <= asked <= portion + _ROUNDING
     return asked if close and 0 < asked <= 1 else None
 
 
-def needs_labels(request: BindRequest, pod: Object) -> dict[str, str]:
-    """The group labels that an assigned pod of this request lacks.
-
-    Raises:
-        GPUConfigError: As `group_labels`.
-    """
-    present: Mapping[str, str] = pod["metadata"].get("labels") or {}
+def needs_labels(request: BindRequest, pod: Object) -> dict[str, str] | Failed:
+    """The group labels that an assigned pod of this request lacks; it fails as `group_labels` does."""
     wanted = group_labels(pod, request.gpu_groups)
+    if isinstance(wanted, Failed):
+        return wanted
+    present: Mapping[str, str] = pod["metadata"].get("labels") or {}
     return {name: value for name, value in wanted.items() if present.get(name) != value}

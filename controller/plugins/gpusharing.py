@@ -1,8 +1,7 @@
 """Shares of GPUs: tells the container which devices it has, through two ConfigMaps (B-69…B-74).
 
-Each map is written whole in one request and belongs to the pod by its uid. A map of a pod that is gone is
-replaced; one of another living pod is not touched. What other plugins want the container to be told
-(`BindContext.container_env`) goes the same way.
+What other plugins want the container to be told (`BindContext.container_env`) goes the same way. Invariant: what
+the condition calls given is in a map that the container reads; whatever else it sees is warned of.
 """
 
 from collections.abc import Mapping
@@ -11,28 +10,25 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.kai.names import CONFIG_MAPS, GPU_MEMORY, PODS
+from controller.kai.environment import Sight, containers_of, key_in, view_of
+from controller.kai.limiter import switched_off
+from controller.kai.names import (
+    GPU_MEMORY,
+    LEGACY_VISIBLE_DEVICES,
+    MEMORY_LIMIT,
+    NUM_OF_GPUS,
+    PORTION,
+    SHARING_KEYS,
+    VISIBLE_DEVICES,
+)
 from controller.kai.pods import annotation
 from controller.kai.reasons import Reason
-from controller.kai.sharing import (
-    GPUConfigError,
-    Target,
-    config_map_key,
-    exact_fraction,
-    portion_of,
-    reference,
-    shown,
-    target_of,
-)
-from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Ready
-from controller.runtime import errors
+from controller.kai.sharing import Target, exact_fraction, portion_of, shown, target_of
+from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
+from controller.plugins.configmaps import ConfigMaps, Content
 from controller.runtime.client import Client, Object
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-
-_LEGACY_VISIBLE_DEVICES = "RUNAI-VISIBLE-DEVICES"
 _CDI_PREFIX = "k8s.device-plugin.nvidia.com/gpu="
-_WRITE_TRIES = 5
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -68,176 +64,119 @@ class GPUSharing(Plugin):
         super().__init__(client, arguments)
         assert isinstance(arguments, Arguments)  # noqa: S101 -- the registry's promise
         self._cdi = arguments.cdi_enabled
+        self._maps = ConfigMaps(client, SHARING_KEYS | {MEMORY_LIMIT})
 
     def concerns(self, context: BindContext) -> bool:
         """Only fractions are shares."""
         return context.request.is_fraction
 
-    async def prepare(self, context: BindContext) -> Failed | None:
-        """Checks the portion, and that the pod says which container and maps to use."""
+    async def prepare(self, context: BindContext) -> Prepared | Failed:
+        """Checks the portion, and finds the container and the maps that the pod names."""
         wrong = _wrong_portion(context)
         if wrong is not None:
-            return Failed(Reason.INVALID_PORTION, wrong, retry=False)
-        try:
-            target_of(context.pod)
-        except GPUConfigError as error:
-            return Failed(Reason.INVALID_GPU_CONFIG, str(error), retry=False)
-        return None
+            return wrong
+        target = target_of(context.pod)
+        return target if isinstance(target, Failed) else Prepared(found=target)
 
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Writes both maps."""
-        target = target_of(context.pod)
-        prefix = _CDI_PREFIX if self._cdi else ""
-        devices = ",".join(f"{prefix}{device}" for device in context.gpu_ids)
-        portion = context.request.gpu_portion or ""
-        capabilities = {"RUNAI_NUM_OF_GPUS": portion, "GPU_PORTION": portion}
-        whole: dict[str, str] = {}
-        for variable, value in {VISIBLE_DEVICES: devices, **context.container_env}.items():
-            key = _key_in(target, variable)
-            if key is None:
-                whole[variable] = value
-            else:
-                capabilities[key] = value
-        for name, data in ((target.config_map, capabilities), (target.env_config_map, whole)):
-            refused = await self._write(context, name, data, devices)
+        target = context.found
+        assert isinstance(target, Target)  # noqa: S101 -- what `prepare` found
+        contents = self._contents(context, target)
+        if isinstance(contents, Failed):
+            return contents
+        for content in contents:
+            refused = await self._maps.write(context.pod, content)
             if refused is not None:
                 return refused
-        container = target.container["name"]
-        return Ready(f"container {container} gets {portion} of {devices}, by ConfigMap {target.config_map}")
-
-    async def _write(
-        self, context: BindContext, name: str, data: Mapping[str, str], devices: str
-    ) -> Failed | None:
-        """Makes or replaces one map; refuses if it is another living pod's."""
-        namespace, body = context.request.namespace, _config_map(context, name, data)
-        for attempt in range(1, _WRITE_TRIES + 1):
-            try:
-                await self.client.create(CONFIG_MAPS, body, namespace)
-            except errors.AlreadyExistsError:
-                pass
-            else:
-                return None
-            try:
-                found = await self.client.get(CONFIG_MAPS, name, namespace)
-                owner = await self._living_owner(found, context.pod)
-                if owner is not None:
-                    text = f"ConfigMap {namespace}/{name} belongs to pod {namespace}/{owner}"
-                    return Failed(Reason.CONFIG_MAP_CONFLICT, text)
-                await self._replace(found, body, devices)
-            except errors.NotFoundError:
-                continue  # deleted meanwhile: make it
-            except errors.ConflictError:
-                if attempt == _WRITE_TRIES:
-                    raise
-            else:
-                return None
-        return Failed(
-            Reason.CONFIG_MAP_CONFLICT, f"ConfigMap {namespace}/{name} is written by others all the time"
-        )
-
-    async def _replace(self, found: Object, body: Object, devices: str) -> None:
-        data = dict(body["data"])
-        if _LEGACY_VISIBLE_DEVICES in (found.get("data") or {}):
-            data[_LEGACY_VISIBLE_DEVICES] = devices
-        owners = body["metadata"]["ownerReferences"]
-        if found.get("data") == data and found["metadata"].get("ownerReferences") == owners:
-            return
-        metadata = {**body["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
-        await self.client.update(
-            CONFIG_MAPS, {**body, "metadata": metadata, "data": data}, metadata["namespace"]
-        )
-
-    async def _living_owner(self, found: Object, pod: Object) -> str | None:
-        """Name of an owner that is neither this pod nor gone, if there is one."""
-        metadata = found["metadata"]
-        for owner in metadata.get("ownerReferences") or ():
-            if owner["uid"] == pod["metadata"]["uid"]:
-                continue
-            if owner["kind"] != "Pod":
-                return f"{owner['kind']} {owner['name']}"
-            try:
-                other = await self.client.get(PODS, owner["name"], metadata["namespace"])
-            except errors.NotFoundError:
-                continue
-            if other["metadata"]["uid"] == owner["uid"]:
-                return str(owner["name"])
-        return None
+        container, portion = target.container["name"], context.request.gpu_portion
+        given = f"container {container} gets {portion} of {self._devices(context)}"
+        text = f"{given}, by ConfigMap {target.config_map}"
+        return Ready(". Warning: ".join((text, *_warnings(context.pod, target))))
 
     async def rollback(self, context: BindContext) -> None:
-        """Deletes the maps that belong to this pod, unless it runs somewhere after all."""
-        try:
-            target = target_of(context.pod)
-        except GPUConfigError:
+        """Takes back the maps of this pod, unless it runs where they are needed."""
+        target = target_of(context.pod)
+        if isinstance(target, Failed):
             return
-        faults = []
-        for name in (target.config_map, target.env_config_map):
-            try:
-                await self._take_back(context, name)
-            except errors.ApiError as error:
-                faults.append(error)  # the other map must go all the same
-        if faults:
-            raise faults[0]
+        contents = self._contents(context, target)
+        if not isinstance(contents, Failed):
+            await self._maps.take_back(context.pod, contents, context.request.node_name)
 
-    async def _take_back(self, context: BindContext, name: str) -> None:
-        namespace = context.request.namespace
-        try:
-            found = await self.client.get(CONFIG_MAPS, name, namespace)
-            ours = context.pod["metadata"]["uid"] in _owner_uids(found)
-            if ours and not await self._is_assigned(context):
-                await self.client.delete(CONFIG_MAPS, name, namespace, uid=found["metadata"]["uid"])
-        except (errors.NotFoundError, errors.ConflictError):
-            return
+    def _devices(self, context: BindContext) -> str:
+        prefix = _CDI_PREFIX if self._cdi else ""
+        return ",".join(f"{prefix}{device}" for device in context.gpu_ids)
 
-    async def _is_assigned(self, context: BindContext) -> bool:
-        try:
-            pod = await self.client.get(PODS, context.request.pod_name, context.request.namespace)
-        except errors.NotFoundError:
-            return False
-        same = pod["metadata"]["uid"] == context.pod["metadata"]["uid"]
-        return same and bool(pod["spec"].get("nodeName"))
+    def _contents(self, context: BindContext, target: Target) -> tuple[Content, Content] | Failed:
+        portion = context.request.gpu_portion or ""
+        return contents_of(target, self._devices(context), portion, context.container_env)
 
 
-def _config_map(context: BindContext, name: str, data: Mapping[str, str]) -> Object:
-    pod = context.pod["metadata"]
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": context.request.namespace, "ownerReferences": [owner]},
-        "data": dict(data),
-    }
+def contents_of(
+    target: Target, devices: str, portion: str, others: Mapping[str, str]
+) -> tuple[Content, Content] | Failed:
+    """What both maps are to hold: each variable stands where its container looks for it.
+
+    Args:
+        target: The container with the share.
+        devices: The value of NVIDIA_VISIBLE_DEVICES.
+        portion: The share of each device, as in the request.
+        others: What other plugins want the container to be told, by variable.
+    """
+    single: dict[str, str] = {}
+    whole: dict[str, str] = {}
+    for variable, value in ((VISIBLE_DEVICES, devices), *others.items()):
+        key = key_in(target, target.container, variable)
+        data, name = (whole, variable) if key is None else (single, key)
+        if name in data or (key in SHARING_KEYS and variable != VISIBLE_DEVICES):
+            text = (
+                f"container {target.container['name']} takes {variable} from key {name} of ConfigMap "
+                f"{target.config_map}, which holds something else"
+            )
+            return Failed(Reason.INVALID_GPU_CONFIG, text, retry=False)
+        data[name] = value
+    shares = {NUM_OF_GPUS: portion, PORTION: portion}
+    return (
+        Content(target.config_map, shares | single, {LEGACY_VISIBLE_DEVICES: devices}),
+        Content(target.env_config_map, whole, {}),
+    )
 
 
-def _owner_uids(item: Object) -> set[str]:
-    return {owner["uid"] for owner in item["metadata"].get("ownerReferences") or ()}
+def _warnings(pod: Object, target: Target) -> list[str]:
+    """What the pod itself says against its share, in whole sentences."""
+    found = []
+    for container in containers_of(pod):
+        name, view = container["name"], view_of(target, container)
+        if name == target.container["name"]:
+            sees, odd = True, view.sight is not Sight.SHARE
+        else:
+            sees = view.sight in (Sight.SHARE, Sight.OTHERS)
+            odd = view.sight is Sight.OTHERS
+        if odd:
+            beyond = ", so that it may see other GPUs as well" if view.sight is Sight.OTHERS else ""
+            found.append(f"container {name} {view.why}{beyond}")
+        off = switched_off(container) if sees else None
+        if off is not None:
+            found.append(f"container {name} {off}")
+    return found
 
 
-def _key_in(target: Target, variable: str) -> str | None:
-    """The key of the capabilities map that the container's variable refers to, if it does."""
-    entry = reference(target.container, variable)
-    found = config_map_key(entry) if entry is not None else None
-    return found[1] if found is not None and found[0] == target.config_map else None
-
-
-def _wrong_portion(context: BindContext) -> str | None:
+def _wrong_portion(context: BindContext) -> Failed | None:
     """What is wrong with the request's portion, if anything.
 
     Zero is what the scheduler's two decimals make of a small share; then the pod must say its real size.
     """
-    text = shown(context.request.gpu_portion)
-    try:
-        value = portion_of(context.request)
-    except GPUConfigError as error:
-        return str(error)
+    text, value = shown(context.request.gpu_portion), portion_of(context.request)
+    if isinstance(value, Failed):
+        return value
     if value > 1:
-        return f"spec.receivedGPU.portion is {text}; a share of a GPU is at most 1"
-    if value == 0 and not annotation(context.pod, GPU_MEMORY) and not _is_tiny(context.pod, value):
-        return f"spec.receivedGPU.portion is {text}; a share of a GPU is more than 0"
-    return None
+        wrong = "a share of a GPU is at most 1"
+    elif value > 0 or annotation(context.pod, GPU_MEMORY) or _is_tiny(context.pod, value):
+        return None
+    else:
+        wrong = "a share of a GPU is more than 0"
+    return Failed(Reason.INVALID_PORTION, f"spec.receivedGPU.portion is {text}; {wrong}", retry=False)
 
 
 def _is_tiny(pod: Object, zero: Decimal) -> bool:
-    try:
-        return exact_fraction(pod, zero) is not None
-    except GPUConfigError:
-        return False
+    return isinstance(exact_fraction(pod, zero), Decimal)

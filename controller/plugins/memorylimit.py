@@ -5,26 +5,19 @@ arithmetic is decimal, and the limit never is above the card, zero, or empty.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
+from math import ceil
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.kai.names import GPU_FRACTION, GPU_MEMORY, NODE_GPU_MEMORY
-from controller.kai.pods import annotation, pod_name
+from controller.kai.limiter import SWITCHES, way_to
+from controller.kai.names import GPU_FRACTION, GPU_MEMORY, MEMORY_LIMIT, NODE_GPU_MEMORY, SHARING_KEYS
+from controller.kai.pods import annotation, full_name
 from controller.kai.reasons import Reason
-from controller.kai.sharing import (
-    GPUConfigError,
-    Target,
-    config_map_key,
-    exact_fraction,
-    portion_of,
-    reads_whole,
-    reference,
-    shown,
-    target_of,
-)
+from controller.kai.sharing import exact_fraction, portion_of, shown, target_of
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.runtime.client import Client, Object
 
@@ -34,8 +27,8 @@ _BYTES_FROM = 1048576
 """A node label this large is in bytes; KAI's scheduler draws the line here, too."""
 _CUDA_NEEDS_MIB = 345
 """At or below, CUDA cannot start (seen with HAMi-core)."""
-_OF_GPUSHARING = frozenset({"NVIDIA_VISIBLE_DEVICES", "RUNAI_NUM_OF_GPUS", "GPU_PORTION"})
-"""Variables, and keys of the map, that hold something else."""
+_ROUNDING = Fraction(1, 100)
+"""A portion has two decimals, and the scheduler takes a card for a little smaller than it is."""
 
 
 def _card_mib(text: object) -> int:
@@ -46,8 +39,10 @@ def _card_mib(text: object) -> int:
 
 
 def _free_variable(name: str) -> str:
-    if name in _OF_GPUSHARING:
+    if name in SHARING_KEYS:
         raise ValueError("gpusharing sets it; take another one")
+    if name in SWITCHES:
+        raise ValueError("it switches the limiter off; take another one")
     return name
 
 
@@ -66,7 +61,7 @@ class Arguments(BaseModel):
         default=None, alias="fallbackMemoryMiB"
     )
     variable: Annotated[str, AfterValidator(_free_variable)] = Field(
-        default="CUDA_DEVICE_MEMORY_LIMIT", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
+        default=MEMORY_LIMIT, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
     )
     format: Literal["mebibytes", "bytes"] = "mebibytes"
 
@@ -79,16 +74,24 @@ class Limit:
         mib: The limit of each device, MiB.
         source: What was asked, in words.
         card: What is known of the card, in words.
+        doubled: Other containers that have the same limit, each for itself.
     """
 
     mib: int
     source: str
     card: str
+    doubled: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         text = f"{self.mib} MiB, {self.source}; {self.card}"
         if self.mib <= _CUDA_NEEDS_MIB:
             text += f". Warning: CUDA does not start with {_CUDA_NEEDS_MIB} MiB or less"
+        if self.doubled:
+            total_mib = self.mib * (len(self.doubled) + 1)
+            text += (
+                f". Warning: {', '.join(self.doubled)} has the same limit for itself, "
+                f"so the pod may use {total_mib} MiB"
+            )
         return text
 
 
@@ -117,11 +120,17 @@ class GPUMemoryLimit(Plugin):
         limit = limit_of(context, self._arguments.fallback_memory_mib)
         if isinstance(limit, Failed):
             return limit
-        undelivered = _undelivered(context.pod, self._arguments.variable)
-        if undelivered is not None:
-            return Failed(Reason.LIMIT_NOT_DELIVERED, undelivered, retry=False)
+        target = target_of(context.pod)
+        if isinstance(target, Failed):
+            return target
+        variable = self._arguments.variable
         text = f"{limit.mib}m" if self._arguments.format == "mebibytes" else str(limit.mib * _MIB)
-        return Prepared(container_env={self._arguments.variable: text}, found=limit)
+        way = way_to(context.pod, target, variable, text, len(context.request.gpu_groups))
+        if isinstance(way, Failed):
+            return way
+        return Prepared(
+            container_env={variable: text, **way.variables}, found=replace(limit, doubled=way.doubled)
+        )
 
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Says which limit gpusharing has delivered."""
@@ -140,36 +149,56 @@ def limit_of(context: BindContext, fallback_mib: int | None) -> Limit | Failed:
     card = _card(context.node, fallback_mib)
     if isinstance(card, Failed):
         return card
+    portion = portion_of(context.request)
+    if isinstance(portion, Failed):
+        return portion
     card_mib, where = card
-    pod, node = pod_name(context.pod), context.node["metadata"]["name"]
     memory = annotation(context.pod, GPU_MEMORY)
     if memory is not None:
-        if not _INTEGER.fullmatch(memory) or int(memory) == 0:
-            text = (
-                f"annotation {GPU_MEMORY} of pod {pod} is {shown(memory)}; "
-                "it must be a whole number of MiB, such as 4096"
-            )
-            return Failed(Reason.INVALID_GPU_MEMORY, text, retry=False)
-        limit_mib, source = int(memory), f"from {GPU_MEMORY}"
-    else:
-        fraction = _fraction(context)
-        if isinstance(fraction, Failed):
-            return fraction
-        share, origin = fraction
-        # As whole numbers: decimal arithmetic rounds to 28 digits, and the share may have more.
-        numerator, denominator = share.as_integer_ratio()
-        limit_mib = numerator * card_mib // denominator
-        source = f"{share} of the card, from {origin}"
-    if limit_mib > card_mib:
-        text = (
-            f"annotation {GPU_MEMORY} of pod {pod} asks for {limit_mib} MiB, "
-            f"more than a GPU of node {node} has: {where}"
-        )
-        return Failed(Reason.MEMORY_EXCEEDS_CARD, text, retry=False)
+        limit_mib = _granted(context, memory, portion, card)
+        if isinstance(limit_mib, Failed):
+            return limit_mib
+        return Limit(limit_mib, f"from {GPU_MEMORY}", where)
+    fraction = _fraction(context, portion)
+    if isinstance(fraction, Failed):
+        return fraction
+    share, origin = fraction
+    # As whole numbers: decimal arithmetic rounds to 28 digits, and the share may have more.
+    numerator, denominator = share.as_integer_ratio()
+    limit_mib = numerator * card_mib // denominator
+    source = f"{share} of the card, from {origin}"
     if limit_mib < 1:
+        pod, node = full_name(context.pod), context.node["metadata"]["name"]
         text = f"the limit for pod {pod} on node {node} is less than 1 MiB: {source}; {where}"
         return Failed(Reason.MEMORY_TOO_SMALL, text, retry=False)
     return Limit(limit_mib, source, where)
+
+
+def _granted(context: BindContext, memory: str, portion: Decimal, card: tuple[int, str]) -> int | Failed:
+    """The memory that a pod asks for in MiB, if the scheduler can have granted it.
+
+    The annotation may be changed after the scheduler has looked at it; the request's portion cannot.
+    """
+    pod, (card_mib, where) = full_name(context.pod), card
+    if not _INTEGER.fullmatch(memory) or int(memory) == 0:
+        text = (
+            f"annotation {GPU_MEMORY} of pod {pod} is {shown(memory)}; "
+            "it must be a whole number of MiB, such as 4096"
+        )
+        return Failed(Reason.INVALID_GPU_MEMORY, text, retry=False)
+    asked_mib = int(memory)
+    asks = f"annotation {GPU_MEMORY} of pod {pod} asks for {asked_mib} MiB"
+    if asked_mib > card_mib:
+        text = f"{asks}, more than a GPU of node {context.node['metadata']['name']} has: {where}"
+        return Failed(Reason.MEMORY_EXCEEDS_CARD, text, retry=False)
+    granted_mib = ceil((Fraction(portion) + _ROUNDING) * card_mib)
+    if asked_mib > granted_mib:
+        text = (
+            f"{asks}, more than the request grants: portion {portion} is at most {granted_mib} MiB, "
+            f"with what rounding may have taken off; {where}"
+        )
+        return Failed(Reason.MEMORY_EXCEEDS_GRANT, text)
+    return asked_mib
 
 
 def _card(node: Object, fallback_mib: int | None) -> tuple[int, str] | Failed:
@@ -192,17 +221,15 @@ def _card(node: Object, fallback_mib: int | None) -> tuple[int, str] | Failed:
     return mib, f"the card has {mib} MiB by its label{unit}"
 
 
-def _fraction(context: BindContext) -> tuple[Decimal, str] | Failed:
-    """The share of each device, exactly as asked for where that is known.
+def _fraction(context: BindContext, portion: Decimal) -> tuple[Decimal, str] | Failed:
+    """The share of each device, exactly as asked for where that is known, and where that is written.
 
     The scheduler writes two decimals; the pod's own annotation has them all, and is believed if it is what
     was rounded.
     """
-    try:
-        portion = portion_of(context.request)
-        exact = exact_fraction(context.pod, portion)
-    except GPUConfigError as error:
-        return Failed(Reason.INVALID_PORTION, str(error), retry=False)
+    exact = exact_fraction(context.pod, portion)
+    if isinstance(exact, Failed):
+        return exact
     if exact is not None:
         return exact, GPU_FRACTION
     if not 0 < portion <= 1:
@@ -212,57 +239,3 @@ def _fraction(context: BindContext) -> tuple[Decimal, str] | Failed:
         )
         return Failed(Reason.INVALID_PORTION, text, retry=False)
     return portion, "the request's portion"
-
-
-def _undelivered(pod: Object, variable: str) -> str | None:
-    """Why the container would not see the limit, if it would not."""
-    try:
-        target = target_of(pod)
-    except GPUConfigError as error:
-        return str(error)
-    entry = reference(target.container, variable)
-    wrong = _wrong_source(target, variable) if entry is None else _wrong_entry(target, variable, entry)
-    wrong = wrong or _limit_of_one_device(target, variable)
-    return f"container {target.container['name']} of pod {pod_name(pod)} {wrong}" if wrong else None
-
-
-def _wrong_entry(target: Target, variable: str, entry: Object) -> str | None:
-    """What is wrong with the container's entry for the variable, if anything."""
-    found = config_map_key(entry)
-    if found is None:
-        return f"sets {variable} itself, so a limit would not reach it"
-    name, key = found
-    if name != target.config_map:
-        return f"takes {variable} from ConfigMap {name}, not from {target.config_map}"
-    if key in _OF_GPUSHARING:
-        return f"takes {variable} from key {key} of ConfigMap {name}, which holds something else"
-    return None
-
-
-def _limit_of_one_device(target: Target, variable: str) -> str | None:
-    """HAMi-core takes `<variable>_0` for the first device, and ours only where there is none."""
-    for item in target.container.get("env") or ():
-        head, _, number = item["name"].rpartition("_")
-        if head == variable and _INTEGER.fullmatch(number):
-            return f"sets {item['name']} itself, which goes before {variable}"
-    return None
-
-
-def _wrong_source(target: Target, variable: str) -> str | None:
-    """Why the container, which has no entry for the variable, would not have it from the other map."""
-    ours = target.env_config_map
-    if not reads_whole(target.container, ours):
-        return (
-            f"takes {variable} from no ConfigMap and does not read {ours} whole, "
-            "so a limit would not reach it"
-        )
-    rival = None
-    for source in target.container["envFrom"]:  # of several with the same key, the kubelet takes the last
-        ref = source.get("configMapRef") or {}
-        prefix = source.get("prefix") or ""
-        if ref.get("name") == ours and not prefix:
-            rival = None
-        elif variable.startswith(prefix) and ref.get("name") != ours:
-            secret = source.get("secretRef") or {}
-            rival = f"ConfigMap {ref['name']}" if ref else f"Secret {secret.get('name')}"
-    return f"reads {rival} after {ours}, which could replace {variable}; read {ours} last" if rival else None

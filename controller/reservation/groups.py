@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from loguru import logger
 
 from controller.kai.names import CONFIG_MAP_PREFIX, GPU_INDEX, GROUP_LABEL, GROUP_LABEL_PREFIX, PODS
+from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, is_finished, is_owner, live
 from controller.kai.reasons import Phase
 from controller.kai.request import BindRequest, BindStatus, InvalidRequestError, is_over
-from controller.kai.sharing import GPUConfigError, groups_of_pod, groups_of_request, is_group, needs_labels
+from controller.kai.sharing import groups_of_pod, groups_of_request, is_group, needs_labels
 from controller.reservation.service import (
     GROUP_INDEX,
     POD_INDEX,
@@ -131,8 +132,10 @@ class GroupReconciler:
             return  # a pod with other groups than these is not ours to correct
         try:
             request = BindRequest.parse(item)
-            labels = needs_labels(request, pod)
-        except (InvalidRequestError, GPUConfigError):
+        except InvalidRequestError:
+            return
+        labels = needs_labels(request, pod)
+        if isinstance(labels, Failed):
             return
         if pod["spec"].get("nodeName") != request.node_name or BindStatus.of(item).phase == Phase.FAILED:
             return

@@ -14,6 +14,7 @@ import anyio
 from loguru import logger
 
 from controller.kai.names import CONFIG_MAP_PREFIX, CONFIG_MAPS, GPU_INDEX, PODS
+from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, is_finished, live
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
@@ -243,9 +244,8 @@ class Reservations:
         for user in live(self._caches.pods.by_index(GROUP_INDEX, group)):
             if annotation(user, CONFIG_MAP_PREFIX) is None:
                 continue
-            try:
-                target = target_of(user)
-            except ValueError:
+            target = target_of(user)
+            if isinstance(target, Failed):
                 continue
             for name in (target.config_map, target.env_config_map):
                 try:

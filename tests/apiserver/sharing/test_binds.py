@@ -9,14 +9,9 @@ from kubelet import Answer, device_of
 from controller.runtime.client import Object
 from tests.cluster import MERGE
 from tests.polling import wait_until
-from tests.sharing import GPU_INDEX, ORDER, Sharing
+from tests.sharing import GPU_INDEX, ORDER, Sharing, owner_of
 
 pytestmark = pytest.mark.usefixtures("binder")
-
-
-def owner_of(pod: Object) -> list[Object]:
-    metadata = pod["metadata"]
-    return [{"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}]
 
 
 def name_of_reservation(node: str, group: str) -> str:
@@ -131,72 +126,6 @@ def test_a_container_that_takes_no_variable_from_the_map(cluster: Sharing) -> No
     cluster.wait_for("a", "Succeeded")
     assert cluster.data("a-shared-gpu-0") == {"RUNAI_NUM_OF_GPUS": "0.50", "GPU_PORTION": "0.50"}
     assert cluster.data("a-shared-gpu-0-evar") == {"NVIDIA_VISIBLE_DEVICES": cluster.device(group)}
-
-
-def test_the_legacy_key_is_kept_up(cluster: Sharing) -> None:
-    node, group = cluster.node(), cluster.group()
-    made = cluster.shared_pod("a")
-    metadata = {"name": "a-shared-gpu-0", "ownerReferences": owner_of(made)}
-    data = {"RUNAI-VISIBLE-DEVICES": "7", "NVIDIA_VISIBLE_DEVICES": "7", "more": "x"}
-    cluster.plane.request("POST", cluster.config_maps, {"metadata": metadata, "data": data})
-    cluster.ask_share("a", node, group, owner=made)
-    cluster.wait_for("a", "Succeeded")
-    device = cluster.device(group)
-    assert cluster.data("a-shared-gpu-0") == {
-        "RUNAI-VISIBLE-DEVICES": device,
-        "NVIDIA_VISIBLE_DEVICES": device,
-        "RUNAI_NUM_OF_GPUS": "0.50",
-        "GPU_PORTION": "0.50",
-    }
-
-
-@pytest.mark.parametrize("owner", ["nobody", "a pod that is gone"])
-def test_a_map_that_nobody_needs_is_replaced(cluster: Sharing, owner: str) -> None:
-    node, group = cluster.node(), cluster.group()
-    gone = {"name": "old", "uid": "00000000-1111-2222-3333-444444444444"}
-    references = [] if owner == "nobody" else owner_of({"metadata": gone})
-    if references:
-        cluster.pod("old")  # of the same name, yet another
-    metadata = {"name": "a-shared-gpu-0", "labels": {"x": "y"}, "ownerReferences": references}
-    cluster.plane.request("POST", cluster.config_maps, {"metadata": metadata, "data": {"old": "1"}})
-    made = cluster.share("a", node, group)
-    cluster.wait_for("a", "Succeeded")
-    found = cluster.config_map("a-shared-gpu-0")
-    assert found["metadata"]["ownerReferences"] == owner_of(made)
-    assert "labels" not in found["metadata"]
-    assert set(found["data"]) == {"NVIDIA_VISIBLE_DEVICES", "RUNAI_NUM_OF_GPUS", "GPU_PORTION"}
-
-
-def test_a_map_of_another_living_pod_is_a_failure_and_stays(cluster: Sharing) -> None:
-    node, group = cluster.node(), cluster.group()
-    other = cluster.pod("other")
-    metadata = {"name": "a-shared-gpu-0-evar", "ownerReferences": owner_of(other)}
-    cluster.plane.request("POST", cluster.config_maps, {"metadata": metadata, "data": {"mine": "1"}})
-    before = cluster.config_map("a-shared-gpu-0-evar")
-    cluster.share("a", node, group)
-    status = cluster.wait_for("a", "Failed")
-    text = f"ConfigMap {cluster.namespace}/a-shared-gpu-0-evar belongs to pod {cluster.namespace}/other"
-    assert status["reason"] == f"GPUSharing ConfigMapConflict: {text}"
-    assert cluster.conditions("a")["GPUSharing"]["message"] == text
-    assert cluster.config_map("a-shared-gpu-0-evar") == before
-    assert cluster.all_config_maps() == ["a-shared-gpu-0-evar"], "the first map was not taken back"
-    cluster.assert_unbound("a")
-    assert cluster.group_labels("a") == {}
-    cluster.wait_until_freed(group)
-
-
-def test_maps_left_by_an_earlier_attempt_are_taken_over(cluster: Sharing) -> None:
-    node, group = cluster.node(), cluster.group()
-    made = cluster.shared_pod("a")
-    for name in ("a-shared-gpu-0", "a-shared-gpu-0-evar"):
-        metadata = {"name": name, "ownerReferences": owner_of(made)}
-        data = {"NVIDIA_VISIBLE_DEVICES": "GPU-of-old", "CUDA_DEVICE_MEMORY_LIMIT": "1m"}
-        cluster.plane.request("POST", cluster.config_maps, {"metadata": metadata, "data": data})
-    cluster.ask_share("a", node, group, owner=made)
-    cluster.wait_for("a", "Succeeded")
-    assert cluster.data("a-shared-gpu-0")["NVIDIA_VISIBLE_DEVICES"] == cluster.device(group)
-    assert "CUDA_DEVICE_MEMORY_LIMIT" not in cluster.data("a-shared-gpu-0")
-    assert cluster.data("a-shared-gpu-0-evar") == {}
 
 
 def test_the_annotations_of_the_request(cluster: Sharing) -> None:

@@ -79,9 +79,12 @@ def test_a_name_for_the_maps_that_is_no_name(cluster: Sharing) -> None:
     group = cluster.group()
     named: PodOptions = {"config_map": None, "annotations": {"runai/shared-gpu-configmap": "-abc-shared-gpu"}}
     cluster.share("a", cluster.node(), group, pod=named)
-    reason = refusal(cluster)
-    assert reason.startswith("GPUSharing Rejected: POST configmaps"), reason
-    assert "-abc-shared-gpu-0" in reason
+    text = (
+        f"annotation runai/shared-gpu-configmap of pod {cluster.namespace}/a is '-abc-shared-gpu', "
+        "and '-abc-shared-gpu-0-evar' cannot be a ConfigMap's name"
+    )
+    assert refusal(cluster) == f"GPUSharing InvalidGPUConfig: {text}"
+    assert cluster.conditions("a")["GPUReserved"]["reason"] == "Blocked"
     cluster.assert_nothing_left("a", group)
 
 

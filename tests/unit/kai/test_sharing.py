@@ -2,18 +2,16 @@
 
 import pytest
 
+from controller.kai.outcome import Failed
 from controller.kai.pods import is_finished, live
 from controller.kai.request import BindRequest
 from controller.kai.sharing import (
-    GPUConfigError,
-    config_map_key,
+    Target,
     group_labels,
     groups_of_pod,
     groups_of_request,
     is_group,
     needs_labels,
-    reads_whole,
-    reference,
     target_of,
 )
 from controller.runtime.client import Object
@@ -70,6 +68,7 @@ def pod(
 )
 def test_the_target_container_and_its_maps(of: Object, container: str, index: str) -> None:
     target = target_of(of)
+    assert isinstance(target, Target)
     assert target.container["name"] == container
     assert target.config_map == f"{PREFIX}-{index}"
     assert target.env_config_map == f"{PREFIX}-{index}-evar"
@@ -91,41 +90,48 @@ NOT_THERE = "has no container {!r}, which its annotation gpu-fraction-container-
     ],
 )
 def test_no_target(of: Object, message: str) -> None:
-    with pytest.raises(GPUConfigError) as error:
-        target_of(of)
-    assert str(error.value) == f"pod team/a {message}"
+    assert target_of(of) == Failed("InvalidGPUConfig", f"pod team/a {message}", retry=False)
 
 
 def test_a_pod_without_annotations() -> None:
     bare = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "one"}]}}
-    with pytest.raises(GPUConfigError, match="pod a has no annotation"):
-        target_of(bare)
+    failure = target_of(bare)
+    assert isinstance(failure, Failed)
+    assert failure.message.startswith("pod a has no annotation")
 
 
-# Environment.
+NOT_A_NAME = (
+    "-abc",
+    "a/b",
+    "../secrets/x",
+    "..",
+    "A",
+    "a_b",
+    "a b",
+    "ä",
+    "a.-b",
+    "a\n",
+    "a" * 247,
+    "a" * 250_000,
+)
 
 
-def entry(name: str, config_map: str, key: str) -> Object:
-    return {"name": name, "valueFrom": {"configMapKeyRef": {"name": config_map, "key": key}}}
+@pytest.mark.parametrize("prefix", NOT_A_NAME, ids=lambda value: ascii(value[:20]))
+def test_a_name_for_the_maps_that_is_no_name(prefix: str) -> None:
+    """D-35. It is never put into a path."""
+    failure = target_of(pod(prefix=prefix))
+    assert isinstance(failure, Failed)
+    assert (failure.reason, failure.retry) == ("InvalidGPUConfig", False)
+    assert f"runai/shared-gpu-configmap of pod team/a is {prefix[:64]!r}"[:-1] in failure.message
+    assert failure.message.endswith("cannot be a ConfigMap's name")
+    assert len(failure.message) < 300
 
 
-def test_the_last_entry_of_a_variable_counts() -> None:
-    container = {"env": [entry("X", "a", "k"), {"name": "Y", "value": "1"}, entry("X", "b", "k")]}
-    found = reference(container, "X")
-    assert found is not None
-    assert config_map_key(found) == ("b", "k")
-    assert reference(container, "Z") is None
-    assert reference({}, "X") is None
-    assert config_map_key({"name": "Y", "value": "1"}) is None
-    assert config_map_key({"name": "Y", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}) is None
-
-
-def test_a_map_that_is_read_whole() -> None:
-    sources = [{"secretRef": {"name": "m"}}, {"configMapRef": {"name": "other"}}]
-    assert not reads_whole({}, "m")
-    assert not reads_whole({"envFrom": sources}, "m")
-    assert reads_whole({"envFrom": [*sources, {"configMapRef": {"name": "m"}}]}, "m")
-    assert not reads_whole({"envFrom": [{"prefix": "P_", "configMapRef": {"name": "m"}}]}, "m")
+@pytest.mark.parametrize("prefix", ["a", "a.b", "a-b", "0", "a" * 246])
+def test_names_for_the_maps(prefix: str) -> None:
+    target = target_of(pod(prefix=prefix))
+    assert isinstance(target, Target)
+    assert target.env_config_map == f"{prefix}-0-evar"
 
 
 # Groups.
@@ -200,8 +206,10 @@ def test_group_labels(devices: str | None, groups: list[str], labels: dict[str, 
 
 @pytest.mark.parametrize("devices", ["", "two", "-1", "1.0", " 2", "2_0", "\u0662", "1" * 10])
 def test_a_number_of_devices_that_is_none(devices: str) -> None:
-    with pytest.raises(GPUConfigError, match="gpu-fraction-num-devices"):
-        group_labels(pod(devices=devices), ["g"])
+    text = f"annotation gpu-fraction-num-devices is {devices!r}, which is no whole number"
+    failure = Failed("InvalidGPUConfig", text, retry=False)
+    assert group_labels(pod(devices=devices), ["g"]) == failure
+    assert needs_labels(request("g"), pod(devices=devices)) == failure
 
 
 def request(*groups: str) -> BindRequest:

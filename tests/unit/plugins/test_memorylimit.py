@@ -386,6 +386,50 @@ def test_more_memory_than_the_card_has_fails(memory: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("memory", "portion", "label", "granted"),
+    [
+        ("15360", "0.10", "15360", 1690),  # 0.11 x 15360 = 1689.6
+        ("1691", "0.10", "15360", 1690),
+        ("8000", "0.50", "15360", 7834),  # 7833.6
+        ("155", "0.00", "15360", 154),  # 153.6
+        ("77", "0.75", "100", 76),
+        ("4096", "0.1", "16106127360", 1690),
+        ("15360", "0.98", "15360", 15207),  # 15206.4
+    ],
+)
+def test_more_memory_than_was_granted_is_refused_and_tried_again(
+    memory: str, portion: str, label: str, granted: int
+) -> None:
+    """F-30: the annotation can be changed after the scheduler has looked at it."""
+    message = refused(asked(memory, portion=portion, label=label), "MemoryExceedsGrant", retry=True)
+    card = (
+        "15360 MiB by its label (16106127360 bytes)"
+        if label == "16106127360"
+        else f"{label} MiB by its label"
+    )
+    assert message == (
+        f"annotation gpu-memory of pod team/p asks for {memory} MiB, more than the request grants: "
+        f"portion {portion} is at most {granted} MiB, with what rounding may have taken off; the card has {card}"
+    )
+    assert mib(asked(str(granted), portion=portion, label=label)) == granted
+
+
+@pytest.mark.parametrize("label", [100, 8138, 15109, 15360, 24258, 46068, 81559, 81920, 183359])
+def test_what_the_scheduler_grants_is_never_refused(label: int) -> None:
+    """F-30. It takes the card in whole hundreds, and writes two decimals of what is asked for."""
+    card = label // 100 * 100
+    for memory in range(1, card + 1, max(1, card // 701)):
+        portion = f"{memory / card:.2f}"
+        assert mib(asked(str(memory), portion=portion, label=str(label))) == memory
+
+
+@pytest.mark.parametrize("portion", ["NaN", "", "half", None])
+def test_memory_is_not_believed_without_a_portion(portion: str | None) -> None:
+    """F-30."""
+    refused(asked("4096", portion=portion), "InvalidPortion")
+
+
 # The card
 
 
@@ -533,7 +577,7 @@ def test_a_limit_that_failed_is_not_handed_over() -> None:
     ],
 )
 def test_formats(memory: str, format_: str, expected: str) -> None:
-    given = context(pod({"gpu-memory": memory}))
+    given = context(pod({"gpu-memory": memory}), portion="1.00")
     assert handed_over(given, format=format_) == {VARIABLE: expected}
 
 
@@ -613,8 +657,11 @@ def test_a_container_that_takes_the_variable_from_another_config_map(other: str)
     )
 
 
-@pytest.mark.parametrize("key", ["NVIDIA_VISIBLE_DEVICES", "RUNAI_NUM_OF_GPUS", "GPU_PORTION"])
+@pytest.mark.parametrize(
+    "key", ["NVIDIA_VISIBLE_DEVICES", "RUNAI_NUM_OF_GPUS", "GPU_PORTION", "RUNAI-VISIBLE-DEVICES"]
+)
 def test_a_container_that_takes_the_variable_from_the_key_of_another(key: str) -> None:
+    """F-31: the last of these keys is kept up where a map has it, and then holds devices."""
     main = container(env=(entry(key=key),), env_from=(whole(),))
     assert undelivered(context(pod(containers=[main]))) == (
         f"container main of pod team/p takes {VARIABLE} from key {key} of ConfigMap {MAP}, "
@@ -651,7 +698,6 @@ def test_a_container_without_any_environment() -> None:
         (whole("mine"), "ConfigMap mine"),
         (whole("mine", prefix=""), "ConfigMap mine"),
         (whole("mine", prefix="CUDA_"), "ConfigMap mine"),
-        (whole("mine", prefix=VARIABLE), "ConfigMap mine"),
         (whole(MAP), f"ConfigMap {MAP}"),
         ({"secretRef": {"name": "hidden"}}, "Secret hidden"),
     ],
@@ -665,25 +711,237 @@ def test_what_is_read_after_the_map_could_replace_the_limit(source: Object, name
     )
 
 
+COVERED = {f"{VARIABLE}_0": "7680m", "CUDA_DISABLE_CONTROL": "false", "CUDA_REDIRECT": ""}
+"""What stands beside the limit if somebody else could have set it before."""
+
+
 @pytest.mark.parametrize(
-    "env_from",
+    ("env_from", "covers"),
     [
-        (whole(),),
-        (whole("mine"), whole()),
-        (whole(), whole("mine", prefix="MY_")),
-        (whole(), whole("mine"), whole()),
-        (whole(), whole(prefix="X_")),
-        (whole(prefix=""),),
+        ((whole(),), {}),
+        ((whole("mine"), whole()), COVERED),
+        ((whole(), whole("mine", prefix="MY_")), {}),
+        ((whole(), whole("mine"), whole()), COVERED),
+        ((whole(), whole(prefix="X_")), {}),
+        ((whole(prefix=""),), {}),
+        (({"secretRef": {"name": "hidden"}}, whole()), COVERED),
+        ((whole("mine", prefix="CUDA_DEVICE"), whole()), {f"{VARIABLE}_0": "7680m"}),
+        ((whole("mine", prefix="CUDA_R"), whole()), {"CUDA_REDIRECT": ""}),
     ],
 )
-def test_what_cannot_replace_the_limit_is_no_matter(env_from: tuple[Object, ...]) -> None:
-    given = context(pod(containers=[container(env_from=env_from)]))
-    assert handed_over(given) == {VARIABLE: "7680m"}
+@pytest.mark.parametrize("env", [(), (entry(),)], ids=["whole", "entry"])
+def test_what_cannot_replace_the_limit_is_no_matter(
+    env: tuple[Object, ...], env_from: tuple[Object, ...], covers: dict[str, str]
+) -> None:
+    """F-31: what somebody else says before our map is read is replaced by it, name by name."""
+    given = context(pod(containers=[container(env=env, env_from=env_from)]))
+    assert handed_over(given) == {VARIABLE: "7680m", **covers}
 
 
-def test_an_entry_goes_before_all_that_is_read_whole() -> None:
-    main = container(env=(entry(),), env_from=(whole(), whole("mine")))
+def test_each_device_is_covered() -> None:
+    main = container(env=(entry(),), env_from=(whole("mine"), whole()))
+    over = handed_over(context(pod({"gpu-memory": "2000"}, containers=[main]), groups=("g", "h")))
+    assert (over[f"{VARIABLE}_0"], over[f"{VARIABLE}_1"], f"{VARIABLE}_2" in over) == (
+        "2000m",
+        "2000m",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (whole("mine"), "ConfigMap mine"),
+        (whole("mine", prefix=VARIABLE), "ConfigMap mine"),
+        (whole("mine", prefix=f"{VARIABLE}_"), "ConfigMap mine"),
+        ({"secretRef": {"name": "hidden", "optional": True}}, "Secret hidden"),
+    ],
+)
+def test_what_is_read_after_the_map_could_set_a_limit_of_one_device(source: Object, name: str) -> None:
+    """F-31: an entry for the limit itself is no help, since the limiter looks for that of the device first."""
+    main = container(env=(entry("NVIDIA_VISIBLE_DEVICES"), entry()), env_from=(whole(), source))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p reads {name} after {MAP}-evar, which could set {VARIABLE}_0; "
+        f"read {MAP}-evar last"
+    )
+    alone = container(env=(entry("NVIDIA_VISIBLE_DEVICES"), entry()), env_from=(source,))
+    assert undelivered(context(pod(containers=[alone]))) == (
+        f"container main of pod team/p reads {name}, which could set {VARIABLE}_0, "
+        f"and does not read {MAP}-evar after it"
+    )
+
+
+@pytest.mark.parametrize("prefix", [f"{VARIABLE}_0", f"{VARIABLE}_1", "CUDA_DISABLE_CONTROL", "cuda_"])
+def test_a_prefix_with_which_nothing_harmful_can_be_set(prefix: str) -> None:
+    main = container(env=(entry(),), env_from=(whole(), whole("mine", prefix=prefix)))
+    assert handed_over(context(pod(containers=[main]))) == {VARIABLE: "7680m"}
+
+
+def test_the_devices_and_the_limit_from_one_key() -> None:
+    """F-31: a key can hold one value only."""
+    both = (entry("NVIDIA_VISIBLE_DEVICES", key="mine"), entry(key="mine"))
+    assert undelivered(context(pod(containers=[container(env=both)]))) == (
+        f"container main of pod team/p takes {VARIABLE} from key mine of ConfigMap {MAP}, "
+        "which holds something else"
+    )
+
+
+# What undoes a limit that is delivered
+
+DEVICES = "NVIDIA_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("set_by", "why"),
+    [
+        ({"name": DEVICES, "value": "all"}, f"sets {DEVICES} itself to 'all'"),
+        ({"name": DEVICES, "value": "0,1"}, f"sets {DEVICES} itself to '0,1'"),
+        ({"name": DEVICES, "value": "$(MINE)"}, f"sets {DEVICES} itself to '$(MINE)'"),
+        (entry(DEVICES, "mine"), f"takes {DEVICES} from ConfigMap mine, not from {MAP}"),
+        (
+            {"name": DEVICES, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            f"sets {DEVICES} itself",
+        ),
+    ],
+)
+def test_a_container_that_chooses_its_own_gpus(set_by: Object, why: str) -> None:
+    """F-32."""
+    main = container(env=(entry(DEVICES), entry(), set_by), env_from=(whole(),))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p {why}, so that it may use more than its share"
+    )
+
+
+@pytest.mark.parametrize("value", ["void", "none", ""])
+def test_a_container_that_wants_no_gpu_is_no_danger(value: str) -> None:
+    main = container(env=(entry(), {"name": DEVICES, "value": value}))
     assert handed_over(context(pod(containers=[main])))
+
+
+def test_what_is_read_after_the_map_could_replace_the_devices() -> None:
+    """F-32."""
+    main = container(env=(entry(),), env_from=(whole(), whole("mine", prefix="NVIDIA_")))
+    assert undelivered(context(pod(containers=[main]))) == (
+        f"container main of pod team/p reads ConfigMap mine after {MAP}-evar, which could replace {DEVICES}; "
+        f"read {MAP}-evar last, so that it may use more than its share"
+    )
+
+
+@pytest.mark.parametrize(
+    ("switch", "told"),
+    [
+        ({"name": "CUDA_DISABLE_CONTROL", "value": "true"}, "CUDA_DISABLE_CONTROL itself to 'true'"),
+        ({"name": "CUDA_DISABLE_CONTROL", "value": "1"}, "CUDA_DISABLE_CONTROL itself to '1'"),
+        ({"name": "CUDA_DISABLE_CONTROL", "value": "$(X)"}, "CUDA_DISABLE_CONTROL itself to '$(X)'"),
+        (entry("CUDA_DISABLE_CONTROL", "mine"), "CUDA_DISABLE_CONTROL itself"),
+        ({"name": "CUDA_REDIRECT", "value": "/lib/x.so"}, "CUDA_REDIRECT itself to '/lib/x.so'"),
+    ],
+)
+def test_a_container_that_switches_the_limiter_off(switch: Object, told: str) -> None:
+    """F-32."""
+    for env in ((entry(), switch), (entry(), {"name": switch["name"], "value": ""}, switch)):
+        assert undelivered(context(pod(containers=[container(env=env)]))) == (
+            f"container main of pod team/p sets {told}, which switches the limiter off"
+        )
+
+
+@pytest.mark.parametrize("value", ["false", "0", "f", "False", ""])
+def test_a_switch_that_is_off_already(value: str) -> None:
+    env = (
+        {"name": "CUDA_DISABLE_CONTROL", "value": "true"},
+        {"name": "CUDA_DISABLE_CONTROL", "value": value},
+    )
+    assert handed_over(context(pod(containers=[container(env=(entry(), *env))]))) == {VARIABLE: "7680m"}
+
+
+# Other containers of the pod
+
+MAIN = container(env=(entry(DEVICES), entry()), env_from=(whole(),))
+
+
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("env", "env_from", "told"),
+    [
+        (
+            ({"name": DEVICES, "value": "all"},),
+            (),
+            f"sets {DEVICES} itself to 'all', so that it may use more than its share",
+        ),
+        (
+            ({"name": DEVICES, "value": "all"}, entry()),
+            (),
+            f"sets {DEVICES} itself to 'all', so that it may use more than its share",
+        ),
+        (
+            (entry(DEVICES),),
+            (),
+            f"takes {VARIABLE} from no ConfigMap and does not read {MAP}-evar whole, "
+            "so a limit would not reach it",
+        ),
+        (
+            (entry(DEVICES), {"name": VARIABLE, "value": "0m"}),
+            (),
+            f"sets {VARIABLE} itself, so a limit would not reach it",
+        ),
+        (
+            (entry(DEVICES), entry(key="other")),
+            (),
+            f"takes {VARIABLE} from key other of ConfigMap {MAP}, which holds something else",
+        ),
+        (
+            (entry(DEVICES),),
+            (whole(),),
+            f"takes {VARIABLE} from {MAP}-evar, while container main takes it elsewhere",
+        ),
+        (
+            (entry(DEVICES), entry(), {"name": "CUDA_DISABLE_CONTROL", "value": "true"}),
+            (),
+            "sets CUDA_DISABLE_CONTROL itself to 'true', which switches the limiter off",
+        ),
+    ],
+)
+def test_another_container_that_sees_the_gpu_without_the_limit(
+    where: str, env: tuple[Object, ...], env_from: tuple[Object, ...], told: str
+) -> None:
+    """F-31, F-32."""
+    other = container("other", env, env_from)
+    spec = {"containers": [MAIN, other]} if where == "containers" else {"initContainers": [other]}
+    assert undelivered(context(pod(**{"containers": [MAIN], **spec}))) == (
+        f"container other of pod team/p sees the GPU as well, and {told}"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        container("other"),
+        container("other", ({"name": DEVICES, "value": "void"},)),
+        container("other", env_from=(whole("mine"),)),
+        container("other", ({"name": VARIABLE, "value": "0m"},)),
+        container("other", ({"name": "CUDA_DISABLE_CONTROL", "value": "true"},)),
+        container("other", env_from=(whole(),)),  # the devices stand in the first map
+    ],
+)
+def test_another_container_that_sees_no_gpu(other: Object) -> None:
+    for spec in ({"containers": [MAIN, other]}, {"initContainers": [other], "containers": [MAIN]}):
+        assert handed_over(context(pod(**spec))) == {VARIABLE: "7680m"}
+
+
+def told_of(given: BindContext) -> str:
+    found = prepared(given)
+    assert isinstance(found, Prepared)
+    return str(found.found)
+
+
+def test_another_container_with_the_same_limit_is_told() -> None:
+    other = container("other", (entry(DEVICES), entry()))
+    warning = ". Warning: other has the same limit for itself, so the pod may use 15360 MiB"
+    assert told_of(context(pod(containers=[MAIN, other]))).endswith(warning)
+    sidecar = {**other, "restartPolicy": "Always"}
+    assert told_of(context(pod(initContainers=[sidecar], containers=[MAIN]))).endswith(warning)
+    # One that ends before the pod's work begins takes nothing from it.
+    assert "Warning" not in told_of(context(pod(initContainers=[other], containers=[MAIN])))
 
 
 def test_only_the_container_with_the_share_is_looked_at() -> None:
@@ -714,9 +972,8 @@ def test_an_init_container_that_reads_its_map_whole() -> None:
 
 def test_a_container_that_is_not_there() -> None:
     given = context(pod({"gpu-fraction-container-name": "nope"}))
-    assert undelivered(given) == (
-        "pod team/p has no container 'nope', which its annotation gpu-fraction-container-name names"
-    )
+    text = "pod team/p has no container 'nope', which its annotation gpu-fraction-container-name names"
+    assert prepared(given) == sharing(given) == Failed("InvalidGPUConfig", text, retry=False)
 
 
 @pytest.mark.parametrize("prefix", [None, ""])
@@ -726,7 +983,11 @@ def test_a_pod_that_does_not_name_its_maps(prefix: str | None) -> None:
         del unnamed["metadata"]["annotations"]["runai/shared-gpu-configmap"]
     else:
         unnamed["metadata"]["annotations"]["runai/shared-gpu-configmap"] = prefix
-    assert "annotation runai/shared-gpu-configmap" in undelivered(context(unnamed))
+    failure = prepared(context(unnamed))
+    assert failure == sharing(context(unnamed))
+    assert isinstance(failure, Failed)
+    assert (failure.reason, failure.retry) == ("InvalidGPUConfig", False)
+    assert "annotation runai/shared-gpu-configmap" in failure.message
 
 
 # When it has a say
@@ -809,6 +1070,11 @@ def test_a_variable_that_gpusharing_sets_is_refused(value: str) -> None:
     )
 
 
+@pytest.mark.parametrize("value", ["CUDA_DISABLE_CONTROL", "CUDA_REDIRECT"])
+def test_a_variable_that_switches_the_limiter_off_is_refused(value: str) -> None:
+    assert problem(variable=value).endswith("it switches the limiter off; take another one")
+
+
 @pytest.mark.parametrize("value", ["", "MiB", "m", "Bytes", "mebibytes "])
 def test_a_format_that_is_not_known_is_refused(value: str) -> None:
     text = problem(format=value)
@@ -880,4 +1146,4 @@ def test_gpusharing_refuses_a_portion_of_nothing(portion: str, annotations: dict
     ids=str,
 )
 def test_gpusharing_takes_a_good_portion(portion: str, annotations: dict[str, str]) -> None:
-    assert sharing(context(pod(annotations), portion=portion)) is None
+    assert isinstance(sharing(context(pod(annotations), portion=portion)), Prepared)

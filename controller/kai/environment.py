@@ -1,0 +1,177 @@
+"""What a container's environment is made of, and which GPUs it makes the container see. Pure.
+
+The kubelet reads the sources of `envFrom` in their order, a later one replacing what an earlier one said; then
+the entries of `env`, which go before all sources, and of which the last of a name counts. What neither names is
+as the image has it, and cannot be seen from here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from controller.kai.names import VISIBLE_DEVICES
+from controller.kai.sharing import Target, shown
+from controller.runtime.client import Object
+
+_NO_DEVICES = frozenset({"", "void", "none"})
+"""With these values of NVIDIA_VISIBLE_DEVICES the container runtime adds no device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something whose keys a container takes as variables, all of them.
+
+    Attributes:
+        kind: `ConfigMap` or `Secret`.
+        name: Of the object.
+        prefix: What the container puts before each key; may be empty.
+    """
+
+    kind: str
+    name: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    def could_set(self, variable: str) -> bool:
+        """Whether it can have a key that becomes this variable; what it really has may change at any time."""
+        return len(variable) > len(self.prefix) and variable.startswith(self.prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """How a variable that has no entry fares among the sources that a container reads whole.
+
+    Attributes:
+        read: Whether the map that is ours is among them, without a prefix.
+        before: A source of somebody else that could set the variable, and that ours then replaces.
+        after: One that could set it, and that ours does not replace.
+    """
+
+    read: bool
+    before: Source | None
+    after: Source | None
+
+
+class Sight(Enum):
+    """Which GPUs a container sees."""
+
+    SHARE = auto()
+    """Those of the share."""
+    NOTHING = auto()
+    OTHERS = auto()
+    """What somebody else says, perhaps all of the node's."""
+    UNKNOWN = auto()
+    """What its image says."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which GPUs a container sees, and why.
+
+    Attributes:
+        sight: What it sees.
+        why: Words to follow the container's name; empty for what is as it should be.
+    """
+
+    sight: Sight
+    why: str = ""
+
+
+def containers_of(pod: Object) -> Iterator[Object]:
+    """All containers of a pod's spec, those first that run first."""
+    for name in ("initContainers", "containers"):
+        yield from pod["spec"].get(name) or ()
+
+
+def entry_of(container: Object, variable: str) -> Object | None:
+    """The entry for a variable; the last one if there are several."""
+    found = None
+    for entry in container.get("env") or ():
+        if entry["name"] == variable:
+            found = entry
+    return found
+
+
+def value_of(entry: Mapping[str, Any]) -> str | None:
+    """The plain text that an entry gives its variable; None if it takes it from elsewhere."""
+    return None if entry.get("valueFrom") else str(entry.get("value") or "")
+
+
+def config_map_key(entry: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Name and key of the ConfigMap that an entry refers to, if it does."""
+    ref = (entry.get("valueFrom") or {}).get("configMapKeyRef")
+    return (ref.get("name") or "", ref["key"]) if ref else None
+
+
+def key_in(target: Target, container: Object, variable: str) -> str | None:
+    """The key of the capabilities map that a container takes a variable from, if it does."""
+    entry = entry_of(container, variable)
+    found = config_map_key(entry) if entry is not None else None
+    return found[1] if found is not None and found[0] == target.config_map else None
+
+
+def sources_of(container: Object) -> Iterator[Source]:
+    """What a container reads whole, in the order in which the kubelet reads it."""
+    for item in container.get("envFrom") or ():
+        prefix = item.get("prefix") or ""
+        for kind in ("ConfigMap", "Secret"):
+            ref = item.get(f"{kind[0].lower()}{kind[1:]}Ref")
+            if ref:
+                yield Source(kind, ref.get("name") or "", prefix)
+
+
+def rivals_of(target: Target, container: Object, variable: str) -> Rivals:
+    """Who else could set a variable that the container is to take from the map that it reads whole."""
+    read, before, after = False, None, None
+    for source in sources_of(container):
+        if source.kind == "ConfigMap" and source.name == target.env_config_map:
+            if not source.prefix:
+                read, before, after = True, after or before, None
+        elif source.could_set(variable):
+            after = source
+    return Rivals(read, before, after)
+
+
+def view_of(target: Target, container: Object) -> View:
+    """Which GPUs a container of the target's pod sees, as far as the pod says."""
+    entry = entry_of(container, VISIBLE_DEVICES)
+    if entry is not None:
+        return _view_by_entry(target, container, entry)
+    ours, is_target = target.env_config_map, container["name"] == target.container["name"]
+    rivals = rivals_of(target, container, VISIBLE_DEVICES)
+    if rivals.after is not None and is_target:
+        why = (
+            f"reads {rivals.after} after {ours}, which could replace {VISIBLE_DEVICES}; read {ours} last"
+            if rivals.read
+            else f"reads {rivals.after}, which could set {VISIBLE_DEVICES}, and does not read {ours} whole"
+        )
+        return View(Sight.OTHERS, why)
+    holds_devices = key_in(target, target.container, VISIBLE_DEVICES) is None
+    if rivals.read and rivals.after is None and holds_devices:
+        return View(Sight.SHARE)
+    why = (
+        f"takes {VISIBLE_DEVICES} from no ConfigMap and does not read {ours} whole, so that its image decides"
+    )
+    return View(Sight.UNKNOWN, why)
+
+
+def _view_by_entry(target: Target, container: Object, entry: Object) -> View:
+    value, found = value_of(entry), config_map_key(entry)
+    if value in _NO_DEVICES:
+        return View(Sight.NOTHING, f"sets {VISIBLE_DEVICES} itself to {shown(value)}, so that it sees no GPU")
+    if found is None:
+        to = "" if value is None else f" to {shown(value)}"
+        return View(Sight.OTHERS, f"sets {VISIBLE_DEVICES} itself{to}")
+    name, key = found
+    if name != target.config_map:
+        return View(
+            Sight.OTHERS, f"takes {VISIBLE_DEVICES} from ConfigMap {name}, not from {target.config_map}"
+        )
+    if container["name"] == target.container["name"]:
+        return View(Sight.SHARE)
+    if key == key_in(target, target.container, VISIBLE_DEVICES):
+        return View(Sight.SHARE)
+    return View(Sight.OTHERS, f"takes {VISIBLE_DEVICES} from key {key} of ConfigMap {name}")
