@@ -271,6 +271,11 @@ class Sharing(Cluster):
         labels = self.get_pod(name)["metadata"].get("labels") or {}
         return {key: value for key, value in labels.items() if key.startswith(GROUP_LABEL)}
 
+    def annotate(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Changes annotations of a pod, as its author may at any time."""
+        body = {"metadata": {"annotations": dict(annotations)}}
+        self.plane.request("PATCH", f"{self.pods}/{name}", body, MERGE)
+
     def set_phase(self, name: str, phase: str) -> None:
         """Plays the kubelet for a pod of a user."""
         self.patch_pod_status(name, {"phase": phase})

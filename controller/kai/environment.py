@@ -1,8 +1,8 @@
 """What a container's environment is made of, and which GPUs it makes the container see. Pure.
 
-The kubelet reads the sources of `envFrom` in their order, a later one replacing what an earlier one said; then
-the entries of `env`, which go before all sources, and of which the last of a name counts. What neither names is
-as the image has it, and cannot be seen from here.
+The kubelet reads the sources of `envFrom` in their order, a later one replacing what an earlier one said;
+then the entries of `env`, which go before all sources, and of which the last of a name counts. What neither
+names is as the image has it, and cannot be seen from here.
 """
 
 from collections.abc import Iterator, Mapping

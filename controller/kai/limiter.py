@@ -1,8 +1,8 @@
 """What a limiter in the container reads, and whether the pod's own settings get round the limit. Pure.
 
 HAMi-core takes the limit of a device from `<variable>_<n>`, where n is 0 for the first one that the container
-sees, and from the variable alone only where there is none. Variables of the image cannot be seen from here: of
-those only what is delivered to the container is replaced.
+sees, and from the variable alone only where there is none. What the image sets cannot be seen from here: of
+that only what is delivered to the container is replaced.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ class Way:
     """How a limit reaches all containers that see the GPUs.
 
     Attributes:
-        variables: To be delivered beside the limit, so that nothing that the containers read before them counts.
+        variables: To be delivered beside the limit, in place of what others might say under these names.
         doubled: Names of other containers that have the limit, each for itself, while the first one runs.
     """
 

@@ -1,7 +1,7 @@
 """Shares of GPUs: tells the container which devices it has, through two ConfigMaps (B-69…B-74).
 
-What other plugins want the container to be told (`BindContext.container_env`) goes the same way. Invariant: what
-the condition calls given is in a map that the container reads; whatever else it sees is warned of.
+What other plugins want the container to be told (`BindContext.container_env`) goes the same way. Invariant:
+the condition says what was given, and warns where the pod itself has its containers see something else.
 """
 
 from collections.abc import Mapping

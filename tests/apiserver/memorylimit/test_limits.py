@@ -1,9 +1,11 @@
 """A binder with the limit turned on: what the container is told, and what is refused beforehand."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
+from controller.runtime.client import Object
 from tests.limits import IN_MAP, LIMIT, ORDER, Limits, Seen
 from tests.polling import wait_until
 from tests.sharing import PodOptions, shared_pod
@@ -106,6 +108,13 @@ REFUSED: dict[str, tuple[str | None, PodOptions, str, str, tuple[str, ...]]] = {
     "bad-label": ("8000Mi", {}, "0.50", "InvalidNodeMemory", ("'8000Mi'", "nvidia.com/gpu.memory")),
     "units": ("15360", {"memory": "4Gi"}, "0.27", "InvalidGPUMemory", ("gpu-memory", "'4Gi'", "/units ")),
     "excess": ("15360", {"memory": "15361"}, "1.00", "MemoryExceedsCard", ("15361 MiB", "15360 MiB")),
+    "raised": (
+        "15360",
+        {"memory": "15360"},
+        "0.10",
+        "MemoryExceedsGrant",
+        ("15360 MiB", "0.10 ", "1690 MiB"),
+    ),
     "tiny": ("15360", {"fraction": None}, "0.00006", "MemoryTooSmall", ("less than 1 MiB", "/tiny ")),
     "half": ("15360", {"fraction": "half"}, "0.50", "InvalidPortion", ("gpu-fraction", "'half'", "/half ")),
     "literal": ("15360", {}, "0.50", "LimitNotDelivered", ("container main", "/literal ", LIMIT)),
@@ -153,6 +162,105 @@ def test_a_limit_that_the_container_would_not_read(
     cluster.ask_share("a", cluster.card(), cluster.group(), owner=made)
     message = cluster.refusal("a", "LimitNotDelivered")
     assert [word for word in (*words, "container main", "/a ", LIMIT) if word not in message] == [], message
+
+
+def with_environment(cluster: Limits, name: str, *env: Object, env_from: Sequence[Object] = ()) -> Object:
+    """Makes a pod as KAI's webhook leaves one that has something of its own in its environment."""
+    body = shared_pod(name, in_map=IN_MAP)
+    (container,) = body["spec"]["containers"]
+    container["env"] += env
+    container["envFrom"] = [*env_from, *container["envFrom"]]
+    return cluster.plane.request("POST", cluster.pods, body)
+
+
+SECRET = {"secretRef": {"name": "mine", "optional": True}}
+WAYS: dict[str, tuple[Object, str]] = {
+    "all": (
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        "sets NVIDIA_VISIBLE_DEVICES itself to 'all', so that it may use more than its share",
+    ),
+    "off": (
+        {"name": "CUDA_DISABLE_CONTROL", "value": "true"},
+        "sets CUDA_DISABLE_CONTROL itself to 'true', which switches the limiter off",
+    ),
+    "legacy": (
+        {
+            "name": LIMIT,
+            "valueFrom": {"configMapKeyRef": {"name": "legacy-shared-gpu-0", "key": "RUNAI-VISIBLE-DEVICES"}},
+        },
+        f"takes {LIMIT} from key RUNAI-VISIBLE-DEVICES of ConfigMap legacy-shared-gpu-0, "
+        "which holds something else",
+    ),
+    "of-one": ({"name": f"{LIMIT}_0", "value": "100g"}, f"sets {LIMIT}_0 itself, which goes before {LIMIT}"),
+}
+
+
+def test_ways_past_the_limit(cluster: Limits, seen: Seen) -> None:
+    """F-31, F-32."""
+    group = cluster.group()
+    for name, (entry, _) in WAYS.items():
+        made = with_environment(cluster, name, entry)
+        cluster.ask_share(name, cluster.card(), group, owner=made)
+    for name, (_, why) in WAYS.items():
+        text = f"container main of pod {cluster.namespace}/{name} {why}"
+        assert cluster.refusal(name, "LimitNotDelivered") == text
+    assert cluster.reservations(group) == []
+    assert cluster.all_config_maps() == []
+
+
+def test_what_others_say_before_is_replaced(cluster: Limits, seen: Seen) -> None:
+    """F-31: a Secret cannot be read by the binder, and may change when it likes."""
+    made = with_environment(
+        cluster, "a", {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}, env_from=[SECRET]
+    )
+    cluster.ask_share("a", cluster.card(), cluster.group(), owner=made)
+    cluster.wait_for("a", "Succeeded")
+    assert cluster.limit("a") == "7680m"
+    assert cluster.data("a-shared-gpu-0-evar") == {
+        f"{LIMIT}_0": "7680m",
+        "CUDA_DISABLE_CONTROL": "false",
+        "CUDA_REDIRECT": "",
+    }
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_another_container_that_sees_the_gpu(cluster: Limits, seen: Seen, kind: str) -> None:
+    """F-31, F-32: the values are seen of pods in the cache, too."""
+    bodies = {name: shared_pod(name, in_map=IN_MAP) for name in ("bad", "good")}
+    for name, value in (("bad", "all"), ("good", "void")):
+        env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}, {"name": "X", "value": "y"}]
+        other = {"name": "other", "image": "busybox", "env": env}
+        bodies[name]["spec"].setdefault(kind, []).append(other)
+        made = cluster.plane.request("POST", cluster.pods, bodies[name])
+        cluster.ask_share(name, cluster.card(), cluster.group(), owner=made)
+    cluster.wait_for("good", "Succeeded")
+    assert cluster.limit("good") == "7680m"
+    assert "Warning" not in cluster.conditions("good")["GPUSharing"]["message"]
+    assert cluster.refusal("bad", "LimitNotDelivered") == (
+        f"container other of pod {cluster.namespace}/bad sees the GPU as well, and sets "
+        "NVIDIA_VISIBLE_DEVICES itself to 'all', so that it may use more than its share"
+    )
+
+
+def test_an_amount_that_is_raised_between_attempts(cluster: Limits, seen: Seen) -> None:
+    """F-30: refused for as long as it is more than was granted."""
+    node = cluster.card()
+    with cluster.bindings_denied():
+        cluster.limited("a", node, pod={"memory": "1536"}, portion="0.10", backoffLimit=10)
+        cluster.wait_for_attempts("a", 1)
+        cluster.annotate("a", {"gpu-memory": "15360"})
+    status = wait_until(lambda: reason_of(cluster, "a", "GPUMemoryLimit MemoryExceedsGrant: "), within_s=30)
+    assert "asks for 15360 MiB, more than the request grants: portion 0.10 is at most 1690 MiB" in status
+    cluster.assert_unbound("a")
+    cluster.annotate("a", {"gpu-memory": "1536"})
+    cluster.wait_for("a", "Succeeded", within_s=60)
+    assert cluster.limit("a") == "1536m"
+
+
+def reason_of(cluster: Limits, name: str, head: str) -> str:
+    reason = str(cluster.status(name).get("reason", ""))
+    assert reason.startswith(head), reason
+    return reason
 
 
 def test_a_value_of_100_kb_is_named_and_cut(cluster: Limits, seen: Seen) -> None:

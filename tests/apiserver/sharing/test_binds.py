@@ -9,7 +9,7 @@ from kubelet import Answer, device_of
 from controller.runtime.client import Object
 from tests.cluster import MERGE
 from tests.polling import wait_until
-from tests.sharing import GPU_INDEX, ORDER, Sharing, owner_of
+from tests.sharing import GPU_INDEX, ORDER, Sharing, owner_of, shared_pod
 
 pytestmark = pytest.mark.usefixtures("binder")
 
@@ -126,6 +126,54 @@ def test_a_container_that_takes_no_variable_from_the_map(cluster: Sharing) -> No
     cluster.wait_for("a", "Succeeded")
     assert cluster.data("a-shared-gpu-0") == {"RUNAI_NUM_OF_GPUS": "0.50", "GPU_PORTION": "0.50"}
     assert cluster.data("a-shared-gpu-0-evar") == {"NVIDIA_VISIBLE_DEVICES": cluster.device(group)}
+
+
+@pytest.mark.parametrize(
+    ("entry", "warned"),
+    [
+        (
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            "sets NVIDIA_VISIBLE_DEVICES itself to 'all', so that it may see other GPUs as well",
+        ),
+        (
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+            "sets NVIDIA_VISIBLE_DEVICES itself to 'void', so that it sees no GPU",
+        ),
+        (
+            {"name": "CUDA_DISABLE_CONTROL", "value": "true"},
+            "sets CUDA_DISABLE_CONTROL itself to 'true', which switches the limiter off",
+        ),
+    ],
+    ids=["all", "none", "switch"],
+)
+def test_a_container_that_is_told_something_else_by_its_pod(
+    cluster: Sharing, entry: Object, warned: str
+) -> None:
+    """F-32: the condition must not say that it gets one GPU, and no more."""
+    node, group = cluster.node(), cluster.group()
+    body = shared_pod("a")
+    body["spec"]["containers"][0]["env"].append(entry)
+    cluster.ask_share("a", node, group, owner=cluster.plane.request("POST", cluster.pods, body))
+    cluster.wait_for("a", "Succeeded")
+    given = f"container main gets 0.50 of {cluster.device(group)}, by ConfigMap a-shared-gpu-0"
+    condition = cluster.conditions("a")["GPUSharing"]
+    assert condition["status"] == "True"
+    assert condition["message"] == f"{given}. Warning: container main {warned}"
+
+
+def test_containers_beside_the_share(cluster: Sharing) -> None:
+    """F-32: one that takes the share's devices is as the user wants it; one with others is not."""
+    node, group = cluster.node(), cluster.group()
+    body = shared_pod("a", containers=("main", "same", "void", "plain", "more"))
+    main, same, void, _, more = body["spec"]["containers"]
+    same["env"] = main["env"]
+    void["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    more["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0,1"}]
+    cluster.ask_share("a", node, group, owner=cluster.plane.request("POST", cluster.pods, body))
+    cluster.wait_for("a", "Succeeded")
+    _, *warnings = cluster.conditions("a")["GPUSharing"]["message"].split(". Warning: ")
+    text = "container more sets NVIDIA_VISIBLE_DEVICES itself to '0,1', so that it may see other GPUs as well"
+    assert warnings == [text]
 
 
 def test_the_annotations_of_the_request(cluster: Sharing) -> None:

@@ -1,7 +1,7 @@
-"""The limit against a model of the kubelet: whatever others may say, no container that sees the GPU is without.
+"""The limit against a model of the kubelet: whatever others say, no container that sees the GPU is without.
 
-The model is written from the kubelet's rules alone: sources in order, then entries in order, optional keys that
-are missing leave what was there. Other people's maps hold everything harmful that their prefix allows.
+The model is written from the kubelet's rules alone: sources in order, then entries in order, optional keys
+that are missing leave what was there. Other people's maps hold everything harmful that their prefix allows.
 """
 
 from collections.abc import Iterator, Mapping

@@ -410,7 +410,8 @@ def test_more_memory_than_was_granted_is_refused_and_tried_again(
     )
     assert message == (
         f"annotation gpu-memory of pod team/p asks for {memory} MiB, more than the request grants: "
-        f"portion {portion} is at most {granted} MiB, with what rounding may have taken off; the card has {card}"
+        f"portion {portion} is at most {granted} MiB, with what rounding may have taken off; "
+        f"the card has {card}"
     )
     assert mib(asked(str(granted), portion=portion, label=label)) == granted
 
@@ -758,7 +759,7 @@ def test_each_device_is_covered() -> None:
     ],
 )
 def test_what_is_read_after_the_map_could_set_a_limit_of_one_device(source: Object, name: str) -> None:
-    """F-31: an entry for the limit itself is no help, since the limiter looks for that of the device first."""
+    """F-31: an entry for the limit is no help, since the limiter looks for that of the device first."""
     main = container(env=(entry("NVIDIA_VISIBLE_DEVICES"), entry()), env_from=(whole(), source))
     assert undelivered(context(pod(containers=[main]))) == (
         f"container main of pod team/p reads {name} after {MAP}-evar, which could set {VARIABLE}_0; "
@@ -906,8 +907,10 @@ def test_another_container_that_sees_the_gpu_without_the_limit(
 ) -> None:
     """F-31, F-32."""
     other = container("other", env, env_from)
-    spec = {"containers": [MAIN, other]} if where == "containers" else {"initContainers": [other]}
-    assert undelivered(context(pod(**{"containers": [MAIN], **spec}))) == (
+    beside = {"containers": [MAIN, other], "initContainers": []}
+    before = {"containers": [MAIN], "initContainers": [other]}
+    spec = beside if where == "containers" else before
+    assert undelivered(context(pod(None, **spec))) == (
         f"container other of pod team/p sees the GPU as well, and {told}"
     )
 
@@ -925,7 +928,7 @@ def test_another_container_that_sees_the_gpu_without_the_limit(
 )
 def test_another_container_that_sees_no_gpu(other: Object) -> None:
     for spec in ({"containers": [MAIN, other]}, {"initContainers": [other], "containers": [MAIN]}):
-        assert handed_over(context(pod(**spec))) == {VARIABLE: "7680m"}
+        assert handed_over(context(pod(None, **spec))) == {VARIABLE: "7680m"}
 
 
 def told_of(given: BindContext) -> str:
