@@ -65,10 +65,6 @@ class ConfigMaps:
                 await self._client.create(CONFIG_MAPS, body, metadata["namespace"])
             except errors.AlreadyExistsError:
                 pass
-            except errors.ConflictError:  # a quota that is being counted: it means "again"
-                if attempt == _TRIES:
-                    raise
-                continue
             else:
                 return None
             try:

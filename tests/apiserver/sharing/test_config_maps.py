@@ -237,22 +237,6 @@ def test_a_map_of_another_kind_of_owner(cluster: Sharing, beside: bool) -> None:
     cluster.wait_until_freed(group)
 
 
-def test_a_create_that_meets_a_quota_being_counted(cluster: Sharing, proxy: Proxy) -> None:
-    """F-23: the server answers Conflict, which is not AlreadyExists, and means "again"."""
-    status = {
-        "kind": "Status",
-        "code": 409,
-        "reason": "Conflict",
-        "details": {"name": "quota", "kind": "resourcequotas"},
-        "message": 'Operation cannot be fulfilled on resourcequotas "quota": the object has been modified',
-    }
-    path = f"/namespaces/{cluster.namespace}/configmaps$"
-    with proxy.rule(Rule(Answer(409, status), method="POST", path=path, times=2)) as rule:
-        cluster.share("a", cluster.node(), cluster.group())
-        cluster.wait_for("a", "Succeeded")
-    assert rule.count == 4  # the first map is made at the third try, the second at once
-
-
 # A pod that gets to another node.
 
 

@@ -298,3 +298,23 @@ def test_a_request_keeps_everything_but_its_bookkeeping() -> None:
     assert BindRequest.parse(trimmed).owner_uid == "p1"
     assert BindStatus.of(trimmed).failed_attempts == 1
     assert trim_request(copy.deepcopy(request)) == request
+
+
+def test_of_the_environment_only_what_decides_which_gpus_are_seen_has_its_value() -> None:
+    """F-32: and no more of it than tells it from the few words that matter."""
+    pod = full_pod()
+    env = [
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "CUDA_DISABLE_CONTROL", "value": "true" * 10_000},
+        {"name": "PASSWORD", "value": "secret"},
+        {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]
+    pod["spec"]["containers"] = [{"name": "main", "image": "x", "env": env}]
+    pod["spec"]["initContainers"] = [{"name": "sidecar", "image": "x", "restartPolicy": "Always"}]
+    spec = trim_pod(pod)["spec"]
+    (main,), (sidecar,) = spec["containers"], spec["initContainers"]
+    assert main["env"][0] == env[0]
+    assert main["env"][1]["value"] == ("true" * 10_000)[:100]
+    assert main["env"][2:] == [{"name": "PASSWORD"}, env[3]]
+    assert sidecar == {"name": "sidecar", "env": [], "envFrom": [], "restartPolicy": "Always"}
+    assert "restartPolicy" not in main
