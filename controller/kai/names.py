@@ -1,5 +1,7 @@
 """The names that Kubernetes and KAI know: kinds, labels, annotations, variables."""
 
+import re
+
 from controller.runtime.client import Resource
 
 BIND_REQUESTS = Resource("scheduling.run.ai/v1alpha2", "bindrequests")
@@ -20,19 +22,6 @@ FRACTION = "Fraction"
 LEASE_NAME = "2ad35f9c.kai.scheduler"
 POD_BOUND = "PodBound"
 
-GROUP_LABEL = "runai-gpu-group"
-GROUP_LABEL_PREFIX = f"{GROUP_LABEL}/"
-GPU_INDEX = "run.ai/reserve_for_gpu_index"
-CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
-GPU_FRACTION = "gpu-fraction"
-GPU_MEMORY = "gpu-memory"
-DEVICE_COUNT = "gpu-fraction-num-devices"
-CONTAINER_NAME = "gpu-fraction-container-name"
-NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
-FAKE_GPU_NODE = "run.ai/fake.gpu"
-TAKEN_OVER = "kai.scheduler/taken-over"
-"""On a ConfigMap that was nobody's before a pod with a share took it over."""
-
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 LEGACY_VISIBLE_DEVICES = "RUNAI-VISIBLE-DEVICES"
 NUM_OF_GPUS = "RUNAI_NUM_OF_GPUS"
@@ -40,3 +29,29 @@ PORTION = "GPU_PORTION"
 MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
 SHARING_KEYS = frozenset({VISIBLE_DEVICES, LEGACY_VISIBLE_DEVICES, NUM_OF_GPUS, PORTION})
 """Variables, and keys of the ConfigMaps, that say which GPUs a container has."""
+
+GROUP_LABEL = "runai-gpu-group"
+GROUP_LABEL_PREFIX = f"{GROUP_LABEL}/"
+GPU_INDEX = "run.ai/reserve_for_gpu_index"
+CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
+TAKEN_OVER = "kai.scheduler/taken-over"
+"""On a ConfigMap that was nobody's before a pod with a share took it over."""
+GPU_FRACTION = "gpu-fraction"
+GPU_MEMORY = "gpu-memory"
+DEVICE_COUNT = "gpu-fraction-num-devices"
+CONTAINER_NAME = "gpu-fraction-container-name"
+NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
+FAKE_GPU_NODE = "run.ai/fake.gpu"
+
+_MAX_OBJECT_NAME = 253
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def is_object_name(text: str) -> bool:
+    """Whether an object can have this name: a DNS subdomain.
+
+    What cannot be one is nobody's name. It must not get into a path: the server takes what follows a slash
+    for a subresource, even an escaped one.
+    """
+    return len(text) <= _MAX_OBJECT_NAME and _OBJECT_NAME.fullmatch(text) is not None

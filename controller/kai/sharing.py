@@ -17,6 +17,7 @@ from controller.kai.names import (
     GPU_FRACTION,
     GROUP_LABEL,
     GROUP_LABEL_PREFIX,
+    is_object_name,
 )
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name
@@ -24,8 +25,6 @@ from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.runtime.client import Object
 
-_CONFIG_MAP_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_MAX_NAME = 253
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,9}")
 _PORTION = re.compile(r"[0-9]{1,64}(\.[0-9]{1,64})?")
@@ -107,8 +106,7 @@ def target_of(pod: Object) -> Target | Failed:
         return found
     index, container = found
     target = Target(container, f"{prefix}-{index}", f"{prefix}-{index}-evar")
-    # Of a name that is none, a path to something else could be made.
-    if len(target.env_config_map) > _MAX_NAME or not _CONFIG_MAP_NAME.fullmatch(target.env_config_map):
+    if not is_object_name(target.env_config_map):
         return _misconfigured(
             f"annotation {CONFIG_MAP_PREFIX} of pod {full_name(pod)} is {shown(prefix)}, "
             f"and {shown(target.env_config_map)} cannot be a ConfigMap's name"
