@@ -324,7 +324,8 @@ def test_kai_pr_847_labels_of_an_earlier_attempt_go_although_a_map_stays(
     with cluster.bindings_denied(), shared.proxy.rule(rule):
         cluster.share("a", cluster.node(), *groups, pod={"labels": labels})
         reason = cluster.wait_for("a", "Failed")["reason"]
-    assert "gpusharing could not take back its work: etcd is tired" in reason
+    refused = f"DELETE configmaps {cluster.namespace}/a-shared-gpu-0: etcd is tired"
+    assert f"gpusharing could not take back its work: {refused}" in reason
     assert cluster.group_labels("a") == {}
     assert cluster.all_config_maps() == ["a-shared-gpu-0"]
     cluster.wait_until_freed(*groups)
