@@ -24,6 +24,8 @@ EVENT_MESSAGE_LIMIT = 1024
 """The server's limit, in bytes."""
 
 _REMEMBERED = 4096
+_NAMESPACE_OF_CLUSTER = "default"
+"""Where events of objects without a namespace are written, as Go's recorder does."""
 _ATTEMPTS = 3
 
 
@@ -57,6 +59,19 @@ def merge_condition(previous: Sequence[Object], condition: Object, now: datetime
             if old.get("status") == condition["status"] and isinstance(since, str):
                 return {**condition, "lastTransitionTime": since}
     return {**condition, "lastTransitionTime": rfc3339(now)}
+
+
+def reference(item: Object, version: str, kind: str) -> dict[str, str]:
+    """How an event names its object (core/v1 ObjectReference).
+
+    Args:
+        item: The object, or as much as is known of it: `metadata` with `name`.
+        version: Its apiVersion, e.g. `v1`; objects out of a list do not say.
+        kind: Its kind, e.g. `Pod`.
+    """
+    metadata = item["metadata"]
+    known = {name: str(metadata[name]) for name in ("namespace", "name", "uid") if metadata.get(name)}
+    return {"apiVersion": version, "kind": kind, **known}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +154,7 @@ class EventRecorder:
 
     async def _write(self, event: _Event) -> None:
         now = rfc3339(datetime.now(UTC))
-        namespace = event.regarding["namespace"]
+        namespace = event.regarding.get("namespace") or _NAMESPACE_OF_CLUSTER
         sent = self._sent.get(event.identity)
         if sent is not None:
             try:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.runtime.reporting import cut, merge_condition, rfc3339
+from controller.runtime.reporting import cut, merge_condition, reference, rfc3339
 
 NOW = datetime(2026, 5, 17, 12, 0, 0, 999_999, tzinfo=UTC)
 NOW_TEXT = "2026-05-17T12:00:00Z"
@@ -96,3 +96,22 @@ def test_what_cannot_be_encoded_does_not_stop_a_report() -> None:
     assert "file" in cut("file \udc80", 1024)
     cut("file \udc80", 1024).encode()
     cut("\udc80" * 2000, 1024).encode()
+
+
+def test_a_reference_says_what_is_known_of_an_object() -> None:
+    pod = {"metadata": {"name": "a", "namespace": "team", "uid": "u1", "labels": {"b": "c"}}, "spec": {}}
+    assert reference(pod, "v1", "Pod") == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "team",
+        "name": "a",
+        "uid": "u1",
+    }
+
+
+def test_a_reference_to_an_object_without_namespace_or_uid_has_none() -> None:
+    assert reference({"metadata": {"name": "n"}}, "v1", "Node") == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "n",
+    }
