@@ -157,6 +157,7 @@ def _manager(
             caches=caches.all(),
             controllers=(binding, releasing),
             recorder=recorder,
+            services=(changes,),
             lease=lease,
         )
     )

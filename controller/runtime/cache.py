@@ -1,33 +1,34 @@
-"""A local copy of one kind, kept true by a list and a watch (what client-go calls an informer).
+"""A local copy of one kind, kept true by a watcher (what client-go calls an informer, kube-rs a reflector).
 
 Callers read objects without asking the server and subscribe to changes. Invariants: the store is swapped
 whole once a list is complete, so half a list is never the truth; an object never goes back to an older
-version; a stream that has gone mute is noticed within `CacheOptions.idle_s`, which therefore is the longest
-that a change can stay unseen while the server is up.
+version, unless the server itself has; nobody is told of a deletion that the server has not shown; an object
+that cannot be read costs itself only.
 """
 
-import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
-import loguru
-import orjson
 from anyio.abc import TaskStatus
 from loguru import logger
 
-from controller.runtime import errors
-from controller.runtime.client import Client, Object, Resource
+from controller.runtime.client import Client, Listed, Object, Resource
+from controller.runtime.store import (
+    Indexer,
+    Key,
+    Store,
+    key_of,
+    uid_of,
+    version_of,
+    without_managed_fields,
+)
+from controller.runtime.watchevents import Advanced, Changed, Deleted, Event, Refused, State
+from controller.runtime.watching import DEFAULTS, Watcher, WatchOptions
 
-Key = tuple[str, str]
-"""Namespace (empty for kinds without one) and name."""
-
-_SHORT_WATCH_S = 1.0
-"""A watch that the server ended sooner is taken up again with a delay, so as not to run hot."""
-
-Indexer = Callable[[Object], Iterable[str]]
+__all__ = ["Cache", "Change", "Key", "key_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +46,8 @@ class Change:
         return seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOptions:
-    """How a cache talks to the server.
-
-    Attributes:
-        page_size: Objects in one answer to a list.
-        watch_s: The server is asked to end each watch after about this time, with a bookmark.
-        idle_s: Seconds without a byte after which a watch is taken for dead; more than `watch_s`.
-        backoff_s: First delay after a failure; it doubles.
-        max_backoff_s: The longest delay.
-    """
-
-    page_size: int = 500
-    watch_s: float = 20.0
-    idle_s: float = 30.0
-    backoff_s: float = 0.5
-    max_backoff_s: float = 15.0
-
-
-def key_of(item: Object) -> Key:
-    """Namespace and name of an object."""
-    metadata = item["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
-
-
-def without_managed_fields(item: Object) -> Object:
-    """The trim that every cache wants at least: who wrote which field is of no use here."""
-    item["metadata"].pop("managedFields", None)
-    return item
+Listener = Callable[[Change | None], None]
+"""Told of each change of one object; None has it look again at what the cache says of itself."""
 
 
 class Cache:
@@ -90,7 +64,7 @@ class Cache:
         trim: Callable[[Object], Object] = without_managed_fields,
         indexes: Mapping[str, Indexer] | None = None,
         required: bool = True,
-        options: CacheOptions = CacheOptions(),
+        options: WatchOptions = DEFAULTS,
     ) -> None:
         """Makes an empty cache; `run` fills it.
 
@@ -115,52 +89,88 @@ class Cache:
         self._selectors = dict(selectors or {})
         if namespace:
             self._selectors["fieldSelector"] = f"metadata.namespace={namespace}"
-        self._trim = trim
-        self._indexers = dict(indexes or {})
         self._options = options
-        self._objects: dict[Key, Object] = {}
-        self._indexes = self._index(())
+        self._watcher = Watcher(
+            client,
+            resource,
+            self._on_event,
+            selectors=self._selectors,
+            snapshot=self._list,
+            options=options,
+        )
+        self._store = Store(self.name, trim, indexes or {})
+        self._hidden: dict[Key, Object] | None = None
         self._handlers: list[Callable[[Change], None]] = []
-        self._listeners: defaultdict[Key, list[Callable[[], None]]] = defaultdict(list)
-        self._version = ""
-        self._heartbeat_s = float("inf")
+        self._listeners: defaultdict[Key, list[Listener]] = defaultdict(list)
+        self._behind: dict[Listener, int] = {}
+        self._version = 0
+        self.era = 0
+        """How often the server's versions have gone back, after a restore of etcd."""
         self._settled = anyio.Event()
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return len(self._store.objects)
 
     def __iter__(self) -> Iterator[Object]:
-        return iter(list(self._objects.values()))
+        return iter(list(self._store.objects.values()))
 
     def get(self, name: str, namespace: str = "") -> Object | None:
         """The object as last seen, or None; it may exist all the same, if the cache lags."""
-        return self._objects.get((namespace, name))
+        return self._store.objects.get((namespace, name))
 
     def by_index(self, index: str, value: str) -> list[Object]:
         """The objects that the index of this name lists under a value."""
-        return [self._objects[key] for key in self._indexes[index].get(value, ())]
+        return self._store.by_index(index, value)
 
     def follows(self, resource: Resource, name: str, namespace: str = "") -> bool:
         """Whether this cache would tell of each change of this object."""
         if resource != self.resource or self.problem is not None or self._namespace not in ("", namespace):
             return False
-        return not self._is_part or (namespace, name) in self._objects
+        key = (namespace, name)
+        if self._is_part:
+            return key in self._store.objects
+        return key not in self._store.unreadable
 
-    def has_seen(self, version: str) -> bool:
-        """Whether the cache is at least as new as this resourceVersion; empty is older than all."""
-        return not version or (bool(self._version) and int(self._version) >= int(version))
+    def has_seen(self, version: str, name: str = "", namespace: str = "") -> bool:
+        """Whether the cache, or what it holds of one object, is at least as new as this resourceVersion.
+
+        Args:
+            version: Empty is older than all.
+            name: Of the object, if one is meant: the answer to our own write may be ahead of all else.
+            namespace: Of the object.
+        """
+        if not version or self._version >= int(version):
+            return True
+        held = self.get(name, namespace)
+        return held is not None and version_of(held) >= int(version)
 
     def subscribe(self, handler: Callable[[Change], None]) -> None:
-        """Calls `handler` for each change from now on; it must not block and not raise."""
+        """Calls `handler` for each change from now on; it must not block and had better not raise."""
         self._handlers.append(handler)
 
     @contextmanager
     def listening(self, key: Key, tell: Callable[[], None]) -> Iterator[None]:
         """Calls `tell` at each change of one object for as long as the block lasts."""
+        with self.following(key, lambda _: tell()):
+            yield
+
+    @contextmanager
+    def following(self, key: Key, tell: Listener, version: str = "") -> Iterator[None]:
+        """Tells of one object for as long as the block lasts.
+
+        Args:
+            key: The object.
+            tell: Gets its changes, and None when the cache can no longer follow it, when versions have gone
+                back, and when `version` is reached.
+            version: The resourceVersion that the caller waits for.
+        """
         self._listeners[key].append(tell)
+        if version:
+            self._behind[tell] = int(version)
         try:
             yield
         finally:
+            self._behind.pop(tell, None)
             self._listeners[key].remove(tell)
             if not self._listeners[key]:
                 del self._listeners[key]
@@ -176,7 +186,16 @@ class Cache:
 
     def silent_s(self) -> float:
         """Seconds since the task that fills the cache last gave a sign of life; 0 before it runs."""
-        return max(0.0, anyio.current_time() - self._heartbeat_s)
+        return self._watcher.silent_s()
+
+    def broken_s(self) -> float:
+        """Seconds for which changes could not be seen; 0 while all is well, or if the kind is refused."""
+        return 0.0 if self._watcher.is_refused else self._watcher.broken_s()
+
+    @property
+    def break_text(self) -> str:
+        """What broke last."""
+        return self._watcher.problem
 
     def observe(self, item: Object) -> None:
         """Takes in the server's answer to our own write, which may be ahead of the watch.
@@ -184,170 +203,145 @@ class Cache:
         An object that the cache does not hold is ignored: it may be deleted already. The cache trims and
         keeps `item`, which is read-only from here on.
         """
-        held = self._objects.get(key_of(item))
-        if held is not None and _uid(held) == _uid(item):
-            self._store(item)
+        held = self._store.objects.get(key_of(item))
+        if held is not None and uid_of(held) == uid_of(item):
+            self._put(item)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Fills and follows for ever; a failure is logged and tried again."""
         task_status.started()
-        delay_s = self._options.backoff_s
-        while True:
-            self._heartbeat_s = anyio.current_time()
-            before = self._version
-            try:
-                if not self._version:
-                    await self._list()
-                started_s = anyio.current_time()
-                await self._watch()
-                if anyio.current_time() - started_s > _SHORT_WATCH_S:
-                    delay_s = self._options.backoff_s
-                    continue
-            except errors.GoneError:
-                # Someone compacted the history, or the server restarted: only a new list helps.
-                self._version = ""
-            except (errors.ForbiddenError, errors.NotFoundError) as error:
-                self._refuse(error)
-            except errors.ApiError as error:
-                self._log(error).warning("A watch broke and is taken up again")
-            if self._version != before:
-                delay_s = self._options.backoff_s
-            await anyio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 -- no secret, just spread
-            delay_s = min(delay_s * 2, self._options.max_backoff_s)
+        await self._watcher.run()
 
-    def _log(self, error: errors.ApiError) -> "loguru.Logger":
-        return logger.bind(kind=self.name, error=error.message)
-
-    def _refuse(self, error: errors.StatusError) -> None:
-        """The server will not give us this kind: go on without it, and keep asking."""
-        if self.problem != error.message:
-            self._log(error).error(
-                "The API server refuses to list a kind; objects are read one by one instead"
-            )
-        self.problem = error.message
-        self._version = ""
-        # What is not followed is not known. Nobody is told of deletions: nothing has been deleted.
-        self._objects, self._indexes = {}, self._index(())
-        self._settled.set()
-
-    async def _list(self) -> None:
-        listed = await self._client.list_all(
+    async def _list(self) -> Listed:
+        return await self._client.list_all(
             self.resource,
             self._selectors,
-            keep=self._trim,
+            keep=self._store.trimmed,
             page_size=self._options.page_size,
-            on_page=self._beat,
+            on_page=self._watcher.beat,
         )
-        self._swap({key_of(item): item for item in listed.items})
-        self._version = listed.version
-        self.problem = None
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Listed(items, version):
+                self._swap(items, int(version))
+            case Changed(item):
+                self._put(item)
+                self._advance(version_of(item))
+            case Deleted(item):
+                self._remove(item)
+                self._advance(version_of(item))
+            case Advanced(version):
+                self._advance(int(version))
+            case Refused():
+                self._refuse(event)
+
+    def _advance(self, version: int) -> None:
+        self.problem = None  # only a watch that was granted tells of this
+        self._version = max(self._version, version)
+        self._wake_behind()
+
+    def _wake_behind(self) -> None:
+        for tell in [tell for tell, version in self._behind.items() if version <= self._version]:
+            del self._behind[tell]
+            tell(None)
+
+    def _wake_all(self) -> None:
+        for listeners in list(self._listeners.values()):
+            for tell in tuple(listeners):
+                tell(None)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Goes on with what is known; once the refusal has lasted, without: objects are read one by one."""
+        is_new = not self._settled.is_set()
+        if not is_new and refused.lasted_s < self._options.refused_s:
+            return
+        if self.problem != refused.error.message:
+            logger.bind(kind=self.name, error=refused.error.message).error(
+                "The API server refuses to list a kind; objects are read one by one instead"
+            )
+        self.problem = refused.error.message
+        if refused.state is State.LIST and self._hidden is None:
+            # What is not followed is not known. Kept for comparison: nobody is told of deletions that
+            # no list has shown, and each of those that one shows is told.
+            self._hidden = self._store.swap({})
         self._settled.set()
+        self._wake_all()
 
-    def _beat(self) -> None:
-        self._heartbeat_s = anyio.current_time()
+    def _swap(self, items: list[Object], version: int) -> None:
+        objects = {key_of(item): item for item in items}
+        if version < self._version:
+            logger.bind(kind=self.name, version=version, before=self._version).warning(
+                "The API server's versions have gone back: it was restored, and what it says counts"
+            )
+            self.era += 1
+        else:
+            for key, held in self._store.objects.items():
+                item = objects.get(key)
+                # The answer to a write of ours was faster than the list.
+                if item is not None and uid_of(held) == uid_of(item) and version_of(held) > version:
+                    objects[key] = held
+        is_older, self._version = version < self._version, version
+        if not self._watcher.is_refused:
+            self.problem = None
+        shown = self._store.swap(objects)
+        previous, self._hidden = (shown if self._hidden is None else self._hidden), None
+        self._tell_difference(previous, objects)
+        self._settled.set()
+        self._wake_behind()
+        if is_older:
+            self._wake_all()
 
-    def _swap(self, objects: dict[Key, Object]) -> None:
-        for key, item in objects.items():
-            held = self._objects.get(key)
-            if held is not None and _uid(held) == _uid(item) and _number(held) > _number(item):
-                objects[key] = held  # the answer to a write of ours was faster than the list
-        previous, self._objects = self._objects, objects
-        self._indexes = self._index(objects.values())
+    def _tell_difference(self, previous: dict[Key, Object], objects: Mapping[Key, Object]) -> None:
         for key, item in objects.items():
             old = previous.pop(key, None)
-            if old is not None and _uid(old) != _uid(item):
+            if old is not None and uid_of(old) != uid_of(item):
                 self._notify(Change(old, None))
                 old = None
-            if old is None or old["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            if old is None or version_of(old) != version_of(item):
                 self._notify(Change(old, item))
         for old in previous.values():
             self._notify(Change(old, None))
 
-    async def _watch(self) -> None:
-        # Spread, so that the watches of many processes do not end in step.
-        watch_s = self._options.watch_s * random.uniform(0.8, 1.0)  # noqa: S311
-        params = {
-            **self._selectors,
-            "resourceVersion": self._version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(max(1, round(watch_s))),
-        }
-        await self._client.watch(self.resource, params, self._on_line, idle_s=self._options.idle_s)
-
-    def _on_line(self, line: bytes) -> None:
-        self._heartbeat_s = anyio.current_time()
-        try:
-            event = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            self._version = ""
-            raise errors.NoAnswerError(
-                f"WATCH {self.resource.plural}", f"a line is no JSON: {error}"
-            ) from error
-        item = event["object"]
-        if event["type"] == "ERROR":
-            code = int(item.get("code") or 500)
-            raise errors.from_status(f"WATCH {self.resource.plural}", code, item, "")
-        self._version = item["metadata"]["resourceVersion"]
-        match event["type"]:
-            case "ADDED" | "MODIFIED":
-                self._store(item)
-            case "DELETED":
-                self._remove(item)
-
-    def _store(self, item: Object) -> None:
+    def _put(self, item: Object) -> None:
         key = key_of(item)
-        old = self._objects.get(key)
-        if old is not None and _uid(old) != _uid(item):
+        old = self._store.objects.get(key)
+        if old is not None and uid_of(old) != uid_of(item):
             self._remove(old)
             old = None
-        if old is not None and _number(item) <= _number(old):
+        if old is not None and version_of(item) <= version_of(old):
             return
-        trimmed = self._trim(item)
-        self._objects[key] = trimmed
-        self._unindex(key, old)
-        for name, indexer in self._indexers.items():
-            for value in indexer(trimmed):
-                self._indexes[name][value].add(key)
-        self._notify(Change(old, trimmed))
+        new = self._store.put(key, item)
+        if new is not None:
+            self._notify(Change(old, new))
+        elif old is not None:
+            # Unreadable now: what was known of it is no longer true. That it was deleted is not said to
+            # those who wait for it, who look elsewhere.
+            self._tell_handlers(Change(old, None))
+            self._tell_listeners(key, None)
 
     def _remove(self, item: Object) -> None:
         key = key_of(item)
-        old = self._objects.get(key)
-        if old is None or _uid(old) != _uid(item):
+        old = self._store.objects.get(key)
+        if old is None or uid_of(old) != uid_of(item):
+            self._store.unreadable.discard(key)
             return
-        del self._objects[key]
-        self._unindex(key, old)
+        self._store.pop(key)
         self._notify(Change(old, None))
 
-    def _index(self, objects: Iterable[Object]) -> dict[str, defaultdict[str, set[Key]]]:
-        indexes: dict[str, defaultdict[str, set[Key]]] = {name: defaultdict(set) for name in self._indexers}
-        for item in objects:
-            for name, indexer in self._indexers.items():
-                for value in indexer(item):
-                    indexes[name][value].add(key_of(item))
-        return indexes
-
-    def _unindex(self, key: Key, old: Object | None) -> None:
-        if old is None:
-            return
-        for name, indexer in self._indexers.items():
-            for value in indexer(old):
-                keys = self._indexes[name][value]
-                keys.discard(key)
-                if not keys:
-                    del self._indexes[name][value]
-
     def _notify(self, change: Change) -> None:
+        self._tell_handlers(change)
+        self._tell_listeners(key_of(change.object), change)
+
+    def _tell_handlers(self, change: Change) -> None:
         for handler in self._handlers:
-            handler(change)
-        for tell in tuple(self._listeners.get(key_of(change.object), ())):
-            tell()
+            try:
+                handler(change)
+            except Exception:  # noqa: BLE001 -- one object must not take the others with it
+                logger.bind(kind=self.name, object="/".join(key_of(change.object))).exception(
+                    "A change could not be handled"
+                )
 
-
-def _uid(item: Object) -> str:
-    return str(item["metadata"]["uid"])
-
-
-def _number(item: Object) -> int:
-    """The resourceVersion as a number: comparable by Kubernetes' own rule since v1.35, in practice always."""
-    return int(item["metadata"]["resourceVersion"])
+    def _tell_listeners(self, key: Key, change: Change | None) -> None:
+        for tell in tuple(self._listeners.get(key, ())):
+            tell(change)

@@ -1,25 +1,27 @@
-"""The way to wait for an object: until it is right, wrong or gone.
+"""THE way to wait for an object: until it is right, wrong or gone.
 
-Where a cache follows the object, the cache tells of its changes; where none does, a watch does. Invariants:
-an object is judged as it is when the wait begins and after each change; a broken watch is taken up again, so
-no change stays unseen while the server is up.
+Where a cache follows the object, the cache tells of its changes. Where none does, a watch does (see
+`streams.py`): one for all who wait for objects of a kind, or one of the object alone if a cache is of its
+kind, since that is a kind of which nobody wants to hear all. Invariants: a judge sees the object as it is
+when the wait begins, then each change, in order, never an older state; a wait moves on to a watch when its
+cache can no longer tell.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import anyio
-import orjson
+from anyio.abc import TaskGroup
 
 from controller.runtime import errors
-from controller.runtime.cache import Cache
+from controller.runtime.cache import Cache, Change
 from controller.runtime.client import Client, Object, Resource
 from controller.runtime.locks import Signal
-
-_WATCH_S = 60
-_IDLE_S = 75.0
-_RETRY_S = 0.5
+from controller.runtime.store import Key
+from controller.runtime.streams import CATCH_UP_S, STREAM_DEFAULTS, Stream, StreamOptions, StreamWait, Waiter
 
 V = TypeVar("V")
 
@@ -41,6 +43,11 @@ class Target:
     namespace: str = ""
     version: str = ""
 
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.namespace, self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Judged(Generic[V]):
@@ -59,15 +66,26 @@ class Judged(Generic[V]):
 class Changes:
     """Tells of the changes of single objects, to as many as wait."""
 
-    def __init__(self, client: Client, caches: Sequence[Cache] = ()) -> None:
-        """Makes it.
+    def __init__(
+        self, client: Client, caches: Sequence[Cache] = (), options: StreamOptions = STREAM_DEFAULTS
+    ) -> None:
+        """Makes it; nobody can wait before it runs.
 
         Args:
             client: For what no cache follows.
             caches: What is followed already.
+            options: Times.
         """
         self._client = client
         self._caches = tuple(caches)
+        self._options = options
+        self._streams: dict[tuple[Resource, Key | None], Stream] = {}
+        self._tasks: TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Holds the shared watches, until cancelled."""
+        async with anyio.create_task_group() as self._tasks:
+            await anyio.sleep_forever()
 
     def is_followed(self, target: Target) -> bool:
         """Whether a cache tells of the object, so that to wait for it costs the server nothing."""
@@ -79,9 +97,11 @@ class Changes:
         It has no time-out of its own: `anyio.move_on_after` is the caller's.
 
         Raises:
-            errors.ForbiddenError: The server does not let us watch an object that no cache follows. Other
-                errors are tried again.
+            errors.ForbiddenError: The server does not let us see an object that no cache follows, and has
+                not for some seconds. Other errors are tried again.
         """
+        if len(awaited) == 1:
+            return await self._until_one(awaited[0])
         verdicts: list[V] = []
         refused: list[errors.ForbiddenError] = []
         async with anyio.create_task_group() as tasks:
@@ -106,83 +126,86 @@ class Changes:
         return next(followers, None)
 
     async def _until_one(self, judged: Judged[V]) -> V:
-        target = judged.target
-        cache = self._cache_of(target)
-        if cache is None:
-            return await _Follower(self._client, target, judged.judge).run()
-        signal = Signal()
-        with cache.listening((target.namespace, target.name), signal.set):
-            while True:
-                if cache.has_seen(target.version):
-                    verdict = judged.judge(cache.get(target.name, target.namespace))
-                    if verdict is not None:
-                        return verdict
-                await signal.wait()
-
-
-class _Follower(Generic[V]):
-    def __init__(self, client: Client, target: Target, judge: Callable[[Object | None], V | None]) -> None:
-        self._client = client
-        self._resource = target.resource
-        self._judge = judge
-        self._version = target.version
-        self._verdict: V | None = None
-        self._scope = anyio.CancelScope()
-        fields = [f"metadata.name={target.name}"]
-        if target.namespace:
-            fields.append(f"metadata.namespace={target.namespace}")
-        self._selector = {"fieldSelector": ",".join(fields)}
-
-    async def run(self) -> V:
+        version = judged.target.version
         while True:
-            try:
-                if not self._version:
-                    await self._read()
-                if self._verdict is None:
-                    await self._watch()
-            except errors.ForbiddenError:
-                raise
-            except errors.ApiError:
-                self._version = ""  # what was missed meanwhile shows when it is read again
-            if self._verdict is not None:
-                return self._verdict
-            await anyio.sleep(_RETRY_S)
+            cache = self._cache_of(judged.target)
+            if cache is not None:
+                verdict = await _FromCache(cache, judged, version).run()
+            else:
+                with self._joined(judged.target, version) as waiter:
+                    verdict = await StreamWait(waiter, judged.judge).run()
+            if verdict is not None:
+                return verdict
+            version = ""  # what was known is from a source that cannot be trusted any more
 
-    async def _read(self) -> None:
-        # A list of one name: unlike a get it has a version to watch from, even if there is no such object.
-        listed = await self._client.list_all(self._resource, self._selector)
-        self._verdict = self._judge(listed.items[0] if listed.items else None)
-        self._version = listed.version
+    @contextmanager
+    def _joined(self, target: Target, version: str) -> Iterator[Waiter]:
+        """A place among those who are told by the watch of this object, which is begun if need be."""
+        if self._tasks is None:
+            raise RuntimeError("Changes.run is not running: nobody would tell")
+        is_heavy = any(cache.resource == target.resource for cache in self._caches)
+        identity = target.resource, target.key if is_heavy else None
+        stream = self._streams.get(identity)
+        if stream is None:
+            stream = self._streams[identity] = Stream(self._client, *identity, version, self._options)
+            self._tasks.start_soon(self._host, identity, stream)
+        with stream.joined(target.key, int(version or 0)) as waiter:
+            yield waiter
 
-    async def _watch(self) -> None:
-        params = {
-            **self._selector,
-            "resourceVersion": self._version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(_WATCH_S),
-        }
-        with anyio.CancelScope() as self._scope:
-            await self._client.watch(self._resource, params, self._on_line, idle_s=_IDLE_S)
+    async def _host(self, identity: tuple[Resource, Key | None], stream: Stream) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.run)
+            await stream.deserted()
+            del self._streams[identity]  # with no pause in between, or somebody might join it yet
+            tasks.cancel_scope.cancel()
 
-    def _on_line(self, line: bytes) -> None:
-        if self._verdict is not None:
-            return
-        try:
-            event = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise errors.NoAnswerError(
-                f"WATCH {self._resource.plural}", f"a line is no JSON: {error}"
-            ) from error
-        item: Object = event["object"]
-        match event["type"]:
-            case "ADDED" | "MODIFIED":
-                self._verdict = self._judge(item)
-            case "DELETED":
-                self._verdict = self._judge(None)
-            case "ERROR":
-                code = int(item.get("code") or 500)
-                raise errors.from_status(f"WATCH {self._resource.plural}", code, item, "")
-        if self._verdict is not None:
-            self._scope.cancel()
-            return
-        self._version = item["metadata"]["resourceVersion"]
+
+class _FromCache(Generic[V]):
+    """A wait that a cache tells of."""
+
+    def __init__(self, cache: Cache, judged: Judged[V], version: str) -> None:
+        self._cache = cache
+        self._target = judged.target
+        self._judge = judged.judge
+        self._version = version
+        self._era = cache.era
+        self._changes: deque[Change] = deque()
+        self._signal = Signal()
+
+    async def run(self) -> V | None:
+        """The verdict; None if the cache can no longer tell."""
+        target = self._target
+        with self._cache.following(target.key, self._hear, self._version):
+            with anyio.move_on_after(CATCH_UP_S):
+                while not self._is_caught_up():
+                    if not self._follows():
+                        return None
+                    await self._signal.wait()
+            if not self._is_caught_up() or not self._follows():
+                return None
+            self._changes.clear()  # the present state holds them all
+            verdict = self._judge(self._cache.get(target.name, target.namespace))
+            while verdict is None:
+                await self._signal.wait()
+                while self._changes and verdict is None:
+                    new = self._changes.popleft().new
+                    if new is None and not self._follows():
+                        break  # of a part of a kind it may merely be no part any more
+                    verdict = self._judge(new)
+                if verdict is None and not self._follows():
+                    return None
+            return verdict
+
+    def _hear(self, change: Change | None) -> None:
+        if change is not None:
+            self._changes.append(change)
+        self._signal.set()
+
+    def _follows(self) -> bool:
+        return self._cache.follows(self._target.resource, self._target.name, self._target.namespace)
+
+    def _is_caught_up(self) -> bool:
+        target = self._target
+        return self._cache.era != self._era or self._cache.has_seen(
+            self._version, target.name, target.namespace
+        )

@@ -320,6 +320,7 @@ class Client:
         on_line: Callable[[bytes], None],
         *,
         idle_s: float,
+        on_open: Callable[[], None] = lambda: None,
     ) -> None:
         """Follows a watch until the server ends it.
 
@@ -328,6 +329,7 @@ class Client:
             params: Query parameters; `watch` is added.
             on_line: Gets each whole line; a line cut short by the end of the stream is dropped.
             idle_s: Seconds without a byte after which the stream counts as dead.
+            on_open: Called once the server has granted it.
 
         Raises:
             errors.NoAnswerError: The stream broke, or was silent for `idle_s`.
@@ -336,6 +338,7 @@ class Client:
         call = _Call("GET", resource, params={**params, "watch": "true"})
         async with AsyncExitStack() as stack:
             response = await self._answer(call, stack, stream=True)
+            on_open()
             rest = b""
             chunks = response.chunks()
             while True:

@@ -9,8 +9,9 @@ import anyio
 import pytest
 from controlplane import ControlPlane
 
-from controller.runtime.cache import Cache, CacheOptions, Change
+from controller.runtime.cache import Cache, Change
 from controller.runtime.client import Client, Object, Resource
+from controller.runtime.watching import WatchOptions
 from tests.apiserver.runtime.conftest import Account, Background, ConfigMaps, Connect
 from tests.polling import eventually
 from tests.proxy import Answer, Call, CutLine, Delay, Hang, Proxy, Refuse, Rule
@@ -18,7 +19,7 @@ from tests.proxy import Answer, Call, CutLine, Delay, Hang, Proxy, Refuse, Rule
 pytestmark = pytest.mark.anyio
 
 CONFIG_MAPS = Resource("v1", "configmaps")
-OPTIONS = CacheOptions(page_size=100, watch_s=20, idle_s=30, backoff_s=0.1, max_backoff_s=0.3)
+OPTIONS = WatchOptions(page_size=100, watch_s=20, idle_s=30, backoff_s=0.1, max_backoff_s=0.3, refused_s=0.5)
 
 Start = Callable[..., Awaitable[Cache]]
 
@@ -100,7 +101,7 @@ async def test_nothing_is_in_it_before_the_list_is_complete(
         config_maps.create(f"a{n}")
     second_page = Rule(Hang(), method="GET", where=lambda call: "continue" in call.query)
     with proxy.rule(second_page):
-        cache = await start(settled=False, options=CacheOptions(page_size=2))
+        cache = await start(settled=False, options=WatchOptions(page_size=2))
         await eventually(lambda: second_page.count)
         assert len(cache) == 0
         assert not cache.ready
@@ -115,7 +116,7 @@ async def test_a_list_that_breaks_in_the_middle_begins_anew(
         config_maps.create(f"a{n}")
     second_page = Rule(Answer(410), method="GET", times=1, where=lambda call: "continue" in call.query)
     with proxy.rule(second_page):
-        cache = await start(options=CacheOptions(page_size=2, backoff_s=0.1))
+        cache = await start(options=WatchOptions(page_size=2, backoff_s=0.1))
     assert names(cache) == ["a0", "a1", "a2"]
     assert second_page.count == 2
 
@@ -213,7 +214,7 @@ async def test_an_index_finds_what_it_lists_and_nothing_else(
     assert (found("x"), found("z")) == ([], [])
     config_maps.delete_all()
     await eventually(lambda: len(cache) == 0)
-    assert cache._indexes["values"] == {}
+    assert cache._store._indexes["values"] == {}
 
 
 # The answers to our own writes.
@@ -267,7 +268,7 @@ async def test_a_list_that_began_before_a_write_does_not_turn_back_time(
 ) -> None:
     for n in range(3):
         config_maps.create(f"a{n}", {"k": "1"})
-    cache = await start(options=CacheOptions(page_size=2, backoff_s=0.05))
+    cache = await start(options=WatchOptions(page_size=2, backoff_s=0.05))
     changes = Changes(cache)
     second_page = Rule(Hang(), method="GET", where=lambda call: "continue" in call.query)
     with proxy.rule(second_page):
@@ -353,7 +354,7 @@ async def test_a_refusal_of_the_version_by_status_means_a_new_list_too(
 
 
 async def test_a_mute_watch_is_noticed(start: Start, proxy: Proxy, config_maps: ConfigMaps) -> None:
-    cache = await start(options=CacheOptions(watch_s=20, idle_s=1.0, backoff_s=0.1))
+    cache = await start(options=WatchOptions(watch_s=20, idle_s=1.0, backoff_s=0.1))
     await eventually(lambda: proxy.count("WATCH", "configmaps"))
     with proxy.rule(Rule(Hang(), method="WATCH", times=1)):
         config_maps.create("a")
@@ -408,12 +409,12 @@ async def test_a_slow_list_is_a_list(start: Start, proxy: Proxy, config_maps: Co
 async def test_bookmarks_and_ends_advance_the_version(
     start: Start, control_plane: ControlPlane, proxy: Proxy, config_maps: ConfigMaps
 ) -> None:
-    cache = await start(options=CacheOptions(watch_s=5, idle_s=10))
-    first = int(cache._version)
+    cache = await start(options=WatchOptions(watch_s=5, idle_s=10))
+    first = cache._version
     await eventually(lambda: proxy.count("WATCH", "configmaps"))
     for n in range(5):  # not ours: only bookmarks can tell that the version went on
         control_plane.request("POST", "/api/v1/namespaces/default/configmaps", _foreign(n))
-    await eventually(lambda: int(cache._version) >= first + 5, within_s=8)
+    await eventually(lambda: cache._version >= first + 5, within_s=8)
     assert len(cache) == 0
     assert proxy.count("GET", "configmaps") == 1
     assert all("allowWatchBookmarks" in call.query for call in proxy.calls if call.watches)
@@ -439,7 +440,7 @@ async def test_the_server_killed_and_started_again(
 
 async def test_signs_of_life(start: Start, client: Client) -> None:
     assert Cache(client, CONFIG_MAPS).silent_s() == 0
-    cache = await start(options=CacheOptions(watch_s=1, idle_s=2, backoff_s=0.1, max_backoff_s=0.3))
+    cache = await start(options=WatchOptions(watch_s=1, idle_s=2, backoff_s=0.1, max_backoff_s=0.3))
     await eventually(lambda: cache.silent_s() > 0.3)
     await eventually(lambda: cache.silent_s() < 0.2)
 

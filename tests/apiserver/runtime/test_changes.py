@@ -3,19 +3,24 @@
 from collections.abc import AsyncIterator, Callable
 
 import anyio
+import anyio.lowlevel
 import pytest
-from controlplane import ControlPlane
 
 from controller.runtime import errors
 from controller.runtime.changes import Changes, Judged, Target
 from controller.runtime.client import Client, Object, Resource
-from tests.apiserver.runtime.conftest import Account, ConfigMaps, Connect
+from controller.runtime.streams import StreamOptions
+from controller.runtime.watching import WatchOptions
+from tests.apiserver.runtime.conftest import Account, Background, ConfigMaps, Connect
 from tests.polling import eventually
 from tests.proxy import Answer, CutLine, Proxy, Refuse, Rule
 
 pytestmark = pytest.mark.anyio
 
 CONFIG_MAPS = Resource("v1", "configmaps")
+OPTIONS = StreamOptions(
+    watch=WatchOptions(backoff_s=0.1, max_backoff_s=0.3, refused_s=0.5), refused_s=0.5, linger_s=0.5
+)
 
 
 class Following:
@@ -33,8 +38,8 @@ class Following:
             return value or "gone"
         return None
 
-    async def run(self, client: Client, target: Target) -> None:
-        await Changes(client).until(Judged(target, self.judge))
+    async def run(self, changes: Changes, target: Target) -> None:
+        await changes.until(Judged(target, self.judge))
         self.ended.set()
 
 
@@ -42,11 +47,19 @@ Begin = Callable[[Following, Target], None]
 
 
 @pytest.fixture
-async def begin(client: Client) -> AsyncIterator[Begin]:
+async def changes(client: Client, background: Background) -> Changes:
+    made = Changes(client, (), OPTIONS)
+    background(made.run())
+    await anyio.lowlevel.checkpoint()
+    return made
+
+
+@pytest.fixture
+async def begin(changes: Changes) -> AsyncIterator[Begin]:
     async with anyio.create_task_group() as tasks:
 
         def run(following: Following, target: Target) -> None:
-            tasks.start_soon(following.run, client, target)
+            tasks.start_soon(following.run, changes, target)
 
         yield run
         tasks.cancel_scope.cancel()
@@ -127,8 +140,12 @@ async def test_a_broken_watch_is_taken_up_again(
 
 
 async def test_a_kind_that_may_not_be_read_ends_it(
-    connect: Connect, account: Account, control_plane: ControlPlane, target: Target
+    connect: Connect, account: Account, background: Background, target: Target
 ) -> None:
-    client = await connect(token=account.token())
-    with pytest.raises(errors.ForbiddenError):
-        await Changes(client).until(Judged(target, lambda item: None))
+    changes = Changes(await connect(token=account.token()), (), OPTIONS)
+    background(changes.run())
+    await anyio.lowlevel.checkpoint()
+    began_s = anyio.current_time()
+    with pytest.raises(errors.ForbiddenError), anyio.fail_after(10):
+        await changes.until(Judged(target, lambda item: None))
+    assert anyio.current_time() - began_s >= OPTIONS.refused_s

@@ -6,13 +6,14 @@ import anyio
 import pytest
 from controlplane import ControlPlane
 
-from controller.runtime.cache import Cache, CacheOptions, Key, key_of
+from controller.runtime.cache import Cache, Key, key_of
 from controller.runtime.client import Client, Resource
 from controller.runtime.leader import Lease, LeaseLostError, LeaseOptions
 from controller.runtime.manager import Manager, ManagerOptions
 from controller.runtime.reconcile import Controller, Result
 from controller.runtime.reporting import EventRecorder
 from controller.runtime.slots import Slot
+from controller.runtime.watching import WatchOptions
 from controller.runtime.workqueue import Backoff, WorkQueue
 from tests.apiserver.runtime.conftest import Account, Background, ConfigMaps, Connect
 from tests.polling import eventually
@@ -31,7 +32,7 @@ class Process:
         self.work_s = 0.0
         self.stop = anyio.Event()
         required = more.pop("required", True)
-        options = CacheOptions(backoff_s=0.1, max_backoff_s=0.3)
+        options = WatchOptions(backoff_s=0.1, max_backoff_s=0.3)
         self.cache = Cache(
             client, CONFIG_MAPS, selectors=config_maps.selectors, required=required, options=options
         )
