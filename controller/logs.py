@@ -3,7 +3,8 @@
 ``__main__`` calls `configure` once; all others take loguru's ``logger``, write a fixed sentence, bind fields.
 
 Invariant: a message is text, never a format. Braces and percent signs in an object's name or in an answer of
-the API server reach the log as they are; line breaks are escaped, so that none can forge another record.
+the API server reach the log as they are; line breaks and all else that a terminal would obey are escaped, so
+that none can forge another record or change how one looks.
 """
 
 import json
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LEVELS = {"CRITICAL": "error", "SUCCESS": "info"}
 _PLAIN = re.compile(r"[^\s\"=]+")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def configure(level: str, fmt: Literal["text", "json"], sink: TextIO | None = None) -> None:
@@ -44,6 +46,15 @@ def configure(level: str, fmt: Literal["text", "json"], sink: TextIO | None = No
     logger.add(write, level=level.upper(), format=lambda _: "", backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
+
+
+def report_end(error: BaseException) -> None:
+    """Says of an exception that nobody foresaw that it ended the process; the trace goes with it.
+
+    Args:
+        error: What was raised; of a group each part is shown.
+    """
+    logger.opt(exception=error).critical("The process ends in an unforeseen way")
 
 
 class _ToLoguru(logging.Handler):
@@ -80,13 +91,28 @@ def _error(record: "Record") -> tuple[str, str] | None:
 
 def _as_text(record: "Record") -> str:
     time, level = _common(record)
-    message = record["message"].replace("\r", "\\r").replace("\n", "\\n")
-    line = f"{time} {level:<7} {message}"
+    line = f"{time} {level:<7} {_visible(record['message'])}"
     for key, value in record["extra"].items():
         text = str(value)
-        line += f" {key}={text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
+        plain = _PLAIN.fullmatch(text) and text.isprintable()
+        line += f" {key}={text if plain else _visible(json.dumps(text, ensure_ascii=False))}"
     error = _error(record)
-    return line if error is None else f"{line}\n{error[1]}"
+    if error is None:
+        return line
+    return "\n".join((line, *map(_visible, error[1].split("\n"))))
+
+
+def _visible(text: str) -> str:
+    """The text with what cannot be seen written out: terminals obey escape sequences."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _escaped(character) for character in text)
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    short = f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+    return _ESCAPES.get(character, short if number < 0x10000 else f"\\U{number:08x}")
 
 
 def _as_json(record: "Record") -> str:

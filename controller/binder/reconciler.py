@@ -57,8 +57,11 @@ def keys_to_bind(change: Change) -> Iterable[Key]:
     """Keys for the queue: new, changed by the scheduler or a person, deleted.
 
     A change of status or metadata alone is our own doing, or nobody's business, and must not end a back-off.
+    One that comes in finished, as most do at a start, needs no work.
     """
     old, new = change.old, change.new
+    if old is None and new is not None and is_over(new):
+        return ()
     if old is not None and new is not None:
         same_spec = old["metadata"].get("generation") == new["metadata"].get("generation")
         if same_spec and not new["metadata"].get("deletionTimestamp"):

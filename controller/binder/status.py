@@ -173,7 +173,7 @@ def _failed(standing: Standing, ending: Ending, failure: Failed, now: datetime, 
         pod_condition=None,
         pod_event=None,
         request_event=event if is_news else None,
-        result=Result(None if standing.is_final(failure) else backoff.delay_s(attempts)),
+        result=Result(None if standing.is_final(failure) else backoff.delay_s(attempts), failed=True),
     )
 
 

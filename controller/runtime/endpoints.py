@@ -1,13 +1,11 @@
-"""Metrics and the HTTP endpoints for metrics, liveness and readiness.
+"""The HTTP endpoints for metrics, liveness and readiness.
 
-Called by the client (requests), queues and controllers (their work), the leader election, and the manager,
-which runs `Telemetry` beside everything else. Names, labels and buckets are those of Go's controller-runtime,
-so that its dashboards and alerts work unchanged.
-
-Invariant: nothing here blocks or does I/O on the path of work; what takes computing is computed when read.
+The composition root runs `Telemetry` beside everything else, and before the API server has answered.
+Invariant: a check answers from memory, so that a probe is never slow because the API server is.
 """
 
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -115,8 +113,8 @@ class Telemetry:
                 "health",
                 self._health_address,
                 {
-                    "/healthz": _check_handler("healthz", self._live),
-                    "/readyz": _check_handler("readyz", self._ready),
+                    "/healthz": _check_handler("healthz", self._live, status=500),
+                    "/readyz": _check_handler("readyz", self._ready, status=503),
                 },
             ) as health_port,
         ):
@@ -128,8 +126,14 @@ class Telemetry:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-def _check_handler(name: str, checks: Checks) -> _Handler:
-    """Makes the handler of a health endpoint, in the manner of Kubernetes' own (``?verbose`` lists all)."""
+def _check_handler(name: str, checks: Checks, *, status: int) -> _Handler:
+    """Makes the handler of a health endpoint, in the manner of Kubernetes' own (``?verbose`` lists all).
+
+    Args:
+        name: Of the endpoint.
+        checks: What it asks.
+        status: HTTP status if one of them fails.
+    """
 
     async def handle(request: web.Request) -> web.Response:
         answers = {check: ask() for check, ask in checks.items()}
@@ -139,7 +143,7 @@ def _check_handler(name: str, checks: Checks) -> _Handler:
             lines.append(f"{name} check {'failed' if failed else 'passed'}")
         else:
             lines = failed or ["ok"]
-        return web.Response(text="\n".join(lines) + "\n" * (len(lines) > 1), status=500 if failed else 200)
+        return web.Response(text="\n".join(lines) + "\n" * (len(lines) > 1), status=status if failed else 200)
 
     return handle
 
@@ -156,11 +160,9 @@ async def _listening(
     app.add_routes([web.get(path, handler) for path, handler in handlers.items()])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    # All interfaces are two sockets, one per IP family, which would get two different free ports.
-    host = address.host or (None if address.port else "0.0.0.0")  # noqa: S104 - asked for
     try:
         try:
-            await web.TCPSite(runner, host, address.port).start()
+            await _site(runner, address).start()
         except OSError as error:
             raise ListenError(
                 f"cannot listen on {address} for {purpose}: {error.strerror or error}"
@@ -169,3 +171,15 @@ async def _listening(
     finally:
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
+
+
+def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:
+    """Where to listen: all interfaces are those of both IP families, as Go has it, on one socket."""
+    if address.host in ("", "::") and socket.has_dualstack_ipv6():
+        return web.SockSite(
+            runner,
+            socket.create_server(
+                ("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
+            ),
+        )
+    return web.TCPSite(runner, address.host or "0.0.0.0", address.port)  # noqa: S104 -- asked for

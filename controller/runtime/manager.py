@@ -14,6 +14,14 @@ from controller.runtime.reporting import EventRecorder
 
 _FLUSH_S = 3.0
 _STUCK_S = 120.0
+"""Longer than any step of a task that is well: nothing here waits so long without a sign of life."""
+
+_BROKEN_S = 30.0
+"""Seconds for which a cache may see no changes before the process is no longer ready."""
+
+_PULSE_S = 1.0
+_LATE_S = 30.0
+"""So far behind the event loop must not be."""
 
 
 class Service(Protocol):
@@ -31,7 +39,7 @@ class ManagerOptions:
         caches: Filled before any controller starts.
         controllers: Run on the leader only.
         recorder: Sends events; flushed on stop.
-        services: E.g. the endpoints for metrics and health.
+        services: What others wait by, e.g. `changes.Changes`.
         lease: None if this is the only process.
         grace_s: Seconds that reconciles under way have to end after a stop.
     """
@@ -50,16 +58,31 @@ class Manager:
     def __init__(self, options: ManagerOptions) -> None:
         self._options = options
         self._finished: anyio.Event | None = None
+        self._leads = False
+        self._pulse_s = float("inf")
 
     def ready(self) -> str | None:
-        """None once every cache is filled, or refused and not required; else what is missing."""
-        missing = [f"{cache.name}: {cache.problem}" for cache in self._options.caches if not cache.ready]
-        return "; ".join(missing) or None
+        """None once every cache is filled, or refused and not required, and sees changes."""
+        problems = [_problem(cache) for cache in self._options.caches]
+        return "; ".join(problem for problem in problems if problem is not None) or None
 
     def alive(self) -> str | None:
-        """None if the tasks behind the caches show signs of life; else which does not."""
-        dead = [cache.name for cache in self._options.caches if cache.silent_s() > _STUCK_S]
-        return f"no sign of life from the watch of {', '.join(dead)} for {_STUCK_S:g} s" if dead else None
+        """None if all that must go on does: event loop, watches, queues, lease; else what does not."""
+        options = self._options
+        problems = []
+        late_s = anyio.current_time() - self._pulse_s
+        if late_s > _LATE_S:
+            problems.append(f"the event loop is {late_s:.0f} s behind")
+        dead = [cache.name for cache in options.caches if cache.silent_s() > _STUCK_S]
+        if dead:
+            problems.append(f"no sign of life from the watch of {', '.join(dead)} for {_STUCK_S:g} s")
+        stalled = [item.name for item in options.controllers if item.stalled_s() > _STUCK_S]
+        if stalled:
+            text = f"nothing is taken from the queue of {', '.join(stalled)}, though workers are free"
+            problems.append(f"{text}, for {_STUCK_S:g} s")
+        if self._leads and options.lease is not None and not options.lease.held():
+            problems.append("this process leads, but its lease has not been renewed in time")
+        return "; ".join(problems) or None
 
     async def run(self, stop: anyio.Event) -> None:
         """Runs until `stop` is set.
@@ -69,6 +92,7 @@ class Manager:
         """
         options = self._options
         async with anyio.create_task_group() as services:
+            services.start_soon(self._beat)
             for service in (*options.services, options.recorder):
                 services.start_soon(service.run)
             for cache in options.caches:
@@ -78,10 +102,16 @@ class Manager:
                 await stop.wait()
                 await self._drain()
                 work.cancel_scope.cancel()
+            self._leads = False
             await options.recorder.flush(_FLUSH_S)
             if options.lease is not None:
                 await options.lease.release()
             services.cancel_scope.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._pulse_s = anyio.current_time()
+            await anyio.sleep(_PULSE_S)
 
     async def _lead(self) -> None:
         options = self._options
@@ -92,6 +122,7 @@ class Manager:
         async with anyio.create_task_group() as beside:
             if options.lease is not None:
                 await options.lease.acquire()
+                self._leads = True
                 beside.start_soon(options.lease.hold)
             self._finished = anyio.Event()
             async with anyio.create_task_group() as controllers:
@@ -111,3 +142,13 @@ class Manager:
                 await self._finished.wait()
         if grace.cancelled_caught:
             logger.warning("The time to end is over; what is still under way is broken off")
+
+
+def _problem(cache: Cache) -> str | None:
+    """Why nobody should rely on a cache now."""
+    if not cache.ready:
+        return f"{cache.name}: {cache.problem}"
+    broken_s = cache.broken_s()
+    if broken_s >= _BROKEN_S:
+        return f"{cache.name}: no changes have been seen for {broken_s:.0f} s: {cache.break_text}"
+    return None

@@ -42,7 +42,7 @@ class Metrics:
         self._panics = counter(f"{prefix}reconcile_panics_total", "Exceptions that nobody expected", by)
         self._seconds = histogram(f"{prefix}reconcile_time_seconds", "Its length", _RECONCILE_BUCKETS_S, by)
         self._limit = gauge(f"{prefix}max_concurrent_reconciles", "Reconciliations allowed at a time", by)
-        self._active = gauge(f"{prefix}active_workers", "Reconciliations under way", by)
+        self._active = gauge(f"{prefix}active_workers", "Reconciliations that hold a slot", by)
 
         of = ("name", "controller")
         self._depth = gauge("workqueue_depth", "Keys waiting in the queue", *of, "priority")
@@ -152,7 +152,7 @@ class ControllerMetrics:
 
         Args:
             result: ``success``, ``error``, ``requeue`` or ``requeue_after``.
-            seconds: How long it took.
+            seconds: How long it took, without its waits for others.
 
         Raises:
             KeyError: For any other result.
@@ -171,7 +171,7 @@ class ControllerMetrics:
         self._panics.inc()
 
     def active(self, delta: int) -> None:
-        """Changes the number of reconciliations under way."""
+        """Changes the number of reconciliations that hold a slot; those that wait for others hold none."""
         self._active.inc(delta)
 
 

@@ -13,7 +13,7 @@ import anyio
 from loguru import logger
 
 from controller.runtime import errors
-from controller.runtime.cache import Cache, Change
+from controller.runtime.cache import Cache, Change, Key, key_of
 from controller.runtime.slots import Slot, Slots
 from controller.runtime.workqueue import WorkQueue
 
@@ -23,9 +23,16 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a reconcile ended: for now (None), or to be looked at again in so many seconds."""
+    """How a reconcile ended.
+
+    Attributes:
+        requeue_after_s: Look again in so many seconds; None: not before something changes.
+        failed: It did not reach what it was to reach, and has told so itself. Counted as an error, and as a
+            terminal one if it is not to look again.
+    """
 
     requeue_after_s: float | None = None
+    failed: bool = False
 
 
 class Reconciler(Protocol[K_contra]):
@@ -44,14 +51,14 @@ class ControllerObserver(Protocol):
     def reconciled(self, result: str, seconds: float, /) -> None:
         """A reconcile ended: success, requeue_after or error."""
 
-    def error(self) -> None:
-        """It ended by an error of the API server."""
+    def error(self, *, terminal: bool = False) -> None:
+        """It ended by an error; a terminal one is not tried again."""
 
     def panic(self) -> None:
-        """It ended by an exception that nobody foresaw."""
+        """An exception came up that nobody foresaw, beside the error."""
 
     def active(self, delta: int, /) -> None:
-        """So many more workers are busy."""
+        """So many more workers hold a slot."""
 
 
 class Controller(Generic[K]):
@@ -69,9 +76,10 @@ class Controller(Generic[K]):
         self.name = name
         self.queue = queue
         self._reconciler = reconciler
-        self._workers = Slots(max_concurrent)
+        self._slots = Slots(max_concurrent, observer.active if observer is not None else lambda _: None)
         self._sources: list[tuple[Cache, Callable[[Change], Iterable[K]]]] = []
         self._observer = observer
+        self._unmappable: set[tuple[str, Key]] = set()
 
     def watch(self, cache: Cache, to_keys: Callable[[Change], Iterable[K]]) -> None:
         """Has the keys that `to_keys` makes of each change worked on; it must do no I/O.
@@ -82,43 +90,66 @@ class Controller(Generic[K]):
 
     def _begin(self) -> None:
         for cache, to_keys in self._sources:
-            enqueue = partial(self._enqueue, to_keys)
+            enqueue = partial(self._enqueue, cache, to_keys)
             cache.subscribe(enqueue)
             for item in cache:
                 enqueue(Change(None, item))
 
-    def _enqueue(self, to_keys: Callable[[Change], Iterable[K]], change: Change) -> None:
-        for key in to_keys(change):
+    def _enqueue(self, cache: Cache, to_keys: Callable[[Change], Iterable[K]], change: Change) -> None:
+        culprit = cache.name, key_of(change.object)
+        try:
+            keys = tuple(to_keys(change))
+        except Exception:
+            if culprit not in self._unmappable:
+                self._unmappable.add(culprit)
+                log = logger.bind(controller=self.name, kind=cache.name, object="/".join(culprit[1]))
+                log.exception("A change is passed over: nobody knows what to work on for it")
+            if self._observer is not None:
+                self._observer.error(terminal=True)
+                self._observer.panic()
+            return
+        self._unmappable.discard(culprit)
+        for key in keys:
             self.queue.add(key)
 
     def stop(self) -> None:
         """Takes no more keys; `run` returns when those under way are done. Those that wait are cancelled."""
         self.queue.close()
-        self._workers.stop()
+        self._slots.stop()
+
+    def stalled_s(self) -> float:
+        """Seconds for which keys have been ready and slots free, yet nothing was taken; 0 if all is well."""
+        ready_s, free_s = self.queue.ready_since_s(), self._slots.free_since_s()
+        return (
+            anyio.current_time() - max(ready_s, free_s) if ready_s is not None and free_s is not None else 0.0
+        )
 
     async def run(self) -> None:
         """Works until stopped."""
         self._begin()
         async with anyio.create_task_group() as tasks:
-            while (key := await self.queue.get()) is not None:
-                await self._workers.start()
-                tasks.start_soon(self._work, key)
+            while await self.queue.ready():
+                await self._slots.take()
+                # Not before there is a slot: until then it is in the queue, for whoever asks, and a stop.
+                key = self.queue.take()
+                if key is None:
+                    self._slots.give_back()
+                else:
+                    tasks.start_soon(self._work, key)
 
     async def _work(self, key: K) -> None:
         started_s = anyio.current_time()
-        if self._observer is not None:
-            self._observer.active(1)
         outcome = "success"  # also of a worker that was cancelled while it waited
+        scope = anyio.CancelScope()
+        slot = Slot(self._slots, scope)
         try:
-            with logger.contextualize(controller=self.name, key=_readable(key)), anyio.CancelScope() as scope:
-                outcome = await self._reconcile(key, Slot(self._workers, scope))
+            with logger.contextualize(controller=self.name, key=_readable(key)), scope:
+                outcome = await self._reconcile(key, slot)
             if self._observer is not None:
-                self._observer.reconciled(outcome, anyio.current_time() - started_s)
+                self._observer.reconciled(outcome, anyio.current_time() - started_s - slot.waited_s)
         finally:
-            if self._observer is not None:
-                self._observer.active(-1)
-            self._workers.end()
-            self.queue.done(key)
+            slot.end()
+            self.queue.done(key, waited_s=slot.waited_s)
 
     async def _reconcile(self, key: K, slot: Slot) -> str:
         try:
@@ -134,13 +165,17 @@ class Controller(Generic[K]):
             delay_s = self.queue.retry(key)
             logger.bind(retry_in_s=delay_s).exception("A reconcile failed in an unforeseen way")
             if self._observer is not None:
+                self._observer.error()
                 self._observer.panic()
             return "error"
         self.queue.forget(key)
-        if result.requeue_after_s is None:
-            return "success"
-        self.queue.add_after(key, result.requeue_after_s)
-        return "requeue_after"
+        if result.requeue_after_s is not None:
+            self.queue.add_after(key, result.requeue_after_s)
+        if result.failed:
+            if self._observer is not None:
+                self._observer.error(terminal=result.requeue_after_s is None)
+            return "error"
+        return "success" if result.requeue_after_s is None else "requeue_after"
 
 
 def _readable(key: Hashable) -> str:

@@ -117,10 +117,14 @@ class EventRecorder:
             reason: One CamelCase word.
             message: A sentence; never taken for a format.
         """
+        about = regarding.get("name", "")
+        if not about:
+            logger.bind(reason=reason, regarding=dict(regarding)).warning("An event is about no object")
+            return
         if len(self._waiting) >= self._capacity:
             dropped = self._waiting.popleft()
             logger.bind(reason=dropped.reason, name=dropped.regarding["name"]).warning("An event was dropped")
-        name = f"{regarding['name'][:200].rstrip('.-')}.{uuid4().hex[:16]}"
+        name = f"{about[:200].rstrip('.-')}.{uuid4().hex[:16]}"
         self._waiting.append(_Event(name, dict(regarding), kind, reason, cut(message, EVENT_MESSAGE_LIMIT)))
         self._idle = anyio.Event() if self._idle.is_set() else self._idle
         self._changed.set()
@@ -149,6 +153,10 @@ class EventRecorder:
                     log.warning("An event could not be written")
                     return
                 await anyio.sleep(2.0 ** (attempt - 1))
+            except Exception:
+                log = logger.bind(reason=event.reason, name=event.regarding["name"])
+                log.exception("An event cannot be sent")
+                return
             else:
                 return
 

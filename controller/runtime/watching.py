@@ -169,7 +169,7 @@ class Watcher:
     async def _step(self, state: State) -> State:
         match state:
             case State.LIST:
-                listed = await self._whole(self._snapshot())
+                listed = await self._whole(self._list())
                 self.version, self._stuck = listed.version, 0
                 self._tell(listed)
                 return State.WATCH
@@ -177,6 +177,11 @@ class Watcher:
                 return await self._check()
             case State.WATCH:
                 return await self._watch()
+
+    async def _list(self) -> Listed:
+        listed = await self._snapshot()
+        int(listed.version)
+        return listed
 
     async def _list_all(self) -> Listed:
         return await self._client.list_all(
@@ -198,11 +203,13 @@ class Watcher:
 
     async def _check(self) -> State:
         version = await self._whole(self.server_version())
-        if int(version) < int(self.version) or self._stuck >= _STUCK_AFTER:
-            logger.bind(kind=self._resource.plural, version=self.version).warning(
-                "The API server does not follow up a version: listing anew"
+        if int(version) < int(self.version):
+            logger.bind(kind=self._resource.plural, version=version, before=self.version).warning(
+                "The API server is behind the version that was followed: listing anew"
             )
             return State.LIST
+        if self._stuck:
+            self._stuck += 1  # it is there: one more watch, then it is the version's fault
         return State.WATCH
 
     async def _watch(self) -> State:
@@ -223,11 +230,15 @@ class Watcher:
             await self._pauses.wait()
             return self._again()
         self._pauses.reset()
+        self._stuck = 0
         # At its end a healthy watch brings a bookmark; one of a version from the future brings nothing.
         return State.WATCH if stream.lines else State.CHECK
 
     def _again(self) -> State:
-        return State.CHECK if self._stuck >= _STUCK_AFTER else State.WATCH
+        """After a watch that brought nothing."""
+        if self._stuck < _STUCK_AFTER:
+            return State.WATCH
+        return State.CHECK if self._stuck == _STUCK_AFTER else State.LIST
 
     def _on_open(self) -> None:
         self._health.broken_s = self._health.refused_s = None
@@ -271,7 +282,8 @@ class Watcher:
             case State.LIST:
                 return State.LIST
             case State.CHECK:
-                return State.WATCH  # the server is away: that says nothing of the version
+                self._stuck = 0  # the server is away: that says nothing of the version
+                return State.WATCH
             case State.WATCH:
                 return self._again()
 

@@ -63,7 +63,7 @@ class WorkQueue(Generic[K]):
     def __init__(self, backoff: Backoff, observer: QueueObserver | None = None) -> None:
         self._backoff = backoff
         self._observer = observer
-        self._ready: deque[K] = deque()
+        self._ready: deque[tuple[K, float]] = deque()  # with the time from when on
         self._added_s: dict[K, float] = {}  # keys that are ready, or come again once their worker is done
         self._working_s: dict[K, float] = {}
         self._delayed: list[_Delayed[K]] = []
@@ -135,27 +135,50 @@ class WorkQueue(Generic[K]):
         Returns:
             The key, or None once the queue is closed.
         """
+        while await self.ready():
+            key = self.take()
+            if key is not None:
+                return key
+        return None
+
+    async def ready(self) -> bool:
+        """Waits until a key is ready, and leaves it there; False once the queue is closed."""
         while not self._closed:
             self._promote()
             if self._ready:
-                key = self._ready.popleft()
-                now = anyio.current_time()
-                self._working_s[key] = now
-                added_s = self._added_s.pop(key)
-                if self._observer is not None:
-                    self._observer.depth(len(self._ready))
-                    self._observer.waited(now - added_s)
-                return key
+                return True
             changed = self._changed
             with anyio.move_on_after(self._until_due_s()):
                 await changed.wait()
-        return None
+        return False
 
-    def done(self, key: K) -> None:
-        """Ends the caller's work on the key; if it was added meanwhile, it is ready again."""
+    def take(self) -> K | None:
+        """Gives a key that is ready to the caller, who must call `done` with it; None if there is none."""
+        if self._closed or not self._ready:
+            return None
+        key, _ = self._ready.popleft()
+        now = anyio.current_time()
+        self._working_s[key] = now
+        added_s = self._added_s.pop(key)
+        if self._observer is not None:
+            self._observer.depth(len(self._ready))
+            self._observer.waited(now - added_s)
+        return key
+
+    def ready_since_s(self) -> float | None:
+        """Since when there has been a key that is ready; None if there is none."""
+        return self._ready[0][1] if self._ready else None
+
+    def done(self, key: K, *, waited_s: float = 0.0) -> None:
+        """Ends the caller's work on the key; if it was added meanwhile, it is ready again.
+
+        Args:
+            key: The key.
+            waited_s: For so much of the time the worker waited for somebody else.
+        """
         since_s = self._working_s.pop(key)
         if self._observer is not None:
-            self._observer.worked(anyio.current_time() - since_s)
+            self._observer.worked(anyio.current_time() - since_s - waited_s)
         if key in self._added_s and not self._closed:
             self._push(key)
 
@@ -165,7 +188,7 @@ class WorkQueue(Generic[K]):
         self._wake()
 
     def _push(self, key: K) -> None:
-        self._ready.append(key)
+        self._ready.append((key, anyio.current_time()))
         if self._observer is not None:
             self._observer.depth(len(self._ready))
         self._wake()

@@ -7,6 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from loguru import logger
@@ -107,6 +108,44 @@ def test_text_cannot_forge_a_record(sink: io.StringIO) -> None:
     (line,) = sink.getvalue().rstrip("\n").split("\n")
     assert "one\\r\\n2026" in line
     assert r'pod="a\nb=c"' in line
+
+
+def test_what_a_terminal_would_obey_is_written_out(sink: io.StringIO) -> None:
+    """F-55: ESC and its kin, in messages, values and traces."""
+    logs.configure("info", "text", sink)
+    hostile = "a\x1b[31mb\x9bc\u202ed\x7f"
+    try:
+        raise ValueError(hostile)
+    except ValueError as error:
+        logger.bind(pod=hostile, spaced=f"x {hostile}").opt(exception=error).info(f"m {hostile}\tend é")
+    text = sink.getvalue()
+    assert all(character == "\n" or character.isprintable() for character in text)
+    shown = r"a\x1b[31mb\x9bc\u202ed\x7f"
+    first, *trace = text.splitlines()
+    assert f"m {shown}\\tend é" in first
+    assert r'pod="a\u001b[31mb\x9bc\u202ed\x7f"' in first
+    assert trace[-1] == f"ValueError: {shown}"
+
+
+@pytest.mark.parametrize("format_", ["json", "text"])
+def test_an_unforeseen_end_is_a_record_like_others(
+    sink: io.StringIO, format_: Literal["json", "text"]
+) -> None:
+    """F-55: a bare traceback is no line of JSON."""
+    logs.configure("info", format_, sink)
+    try:
+        fail()
+    except ValueError as error:
+        logs.report_end(ExceptionGroup("several", [error]))
+    if format_ == "text":
+        first, *trace = sink.getvalue().splitlines()
+        assert first.endswith("error   The process ends in an unforeseen way")
+        assert any("ValueError: no {such} %s pod" in line for line in trace)
+        return
+    (record,) = records(sink)
+    assert record["level"] == "error"
+    assert record["msg"] == "The process ends in an unforeseen way"
+    assert "ValueError: no {such} %s pod" in str(record["stacktrace"])
 
 
 @pytest.mark.parametrize("value", [2**70, "\ud800", {1: object()}, {(1, 2): 3}])

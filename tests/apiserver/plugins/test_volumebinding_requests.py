@@ -119,7 +119,7 @@ def test_a_binder_that_was_killed_during_the_wait_finds_its_work_done(
     volumes.wait_until_shown("a", within_s=15)
     proxied.kill()
     proxied.start()
-    wait_until(lambda: proxy.count("WATCH", "/persistentvolumeclaims$") >= 3)
+    wait_until(lambda: proxy.count("WATCH", "/persistentvolumeclaims$") >= 2)
     provisioner.silent = False
     cluster.wait_for("a", "Succeeded", within_s=20)
     assert volumes.volume_of("data") == volume

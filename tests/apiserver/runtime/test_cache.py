@@ -9,9 +9,13 @@ import anyio
 import pytest
 from controlplane import ControlPlane
 
-from controller.runtime.cache import Cache, Change
+from controller.runtime.cache import Cache, Change, Key, key_of
 from controller.runtime.client import Client, Object, Resource
+from controller.runtime.metrics import Metrics
+from controller.runtime.reconcile import Controller, Result
+from controller.runtime.slots import Slot
 from controller.runtime.watching import WatchOptions
+from controller.runtime.workqueue import Backoff, WorkQueue
 from tests.apiserver.runtime.conftest import Account, Background, ConfigMaps, Connect
 from tests.polling import eventually
 from tests.proxy import Answer, Call, CutLine, Delay, Hang, Proxy, Refuse, Rule
@@ -494,6 +498,163 @@ async def test_a_kind_that_does_not_exist(background: Background, client: Client
         await cache.settled()
     assert cache.problem is not None
     assert cache.ready
+
+
+def refused(**more: Any) -> Rule:  # noqa: ANN401
+    return Rule(Answer(403, {"kind": "Status", "code": 403, "message": "no"}), path="/configmaps$", **more)
+
+
+async def test_a_refusal_of_a_moment_empties_nothing_and_loses_no_deletion(
+    start: Start, proxy: Proxy, config_maps: ConfigMaps
+) -> None:
+    """F-34: it emptied the cache, and what was deleted meanwhile was never told."""
+    for name in ("stays", "goes"):
+        config_maps.create(name, {"k": "1"})
+    cache = await start(options=WatchOptions(backoff_s=0.1, max_backoff_s=0.3, refused_s=30))
+    changes = Changes(cache)
+    with proxy.rule(refused()):
+        async with watch_cut(proxy):
+            pass
+        config_maps.delete("goes")
+        before = proxy.count("WATCH", "/configmaps$")
+        await eventually(lambda: proxy.count("WATCH", "/configmaps$") > before + 2)
+        assert names(cache) == ["goes", "stays"]
+        assert cache.problem is None
+        assert cache.follows(CONFIG_MAPS, "stays", config_maps.namespace)
+        proxy.add(history_lost(proxy))  # it goes on with a new list, which shows no deletions by itself
+    await eventually(lambda: names(cache) == ["stays"])
+    assert changes.seen == [("goes", "1", None)]
+
+
+async def test_a_refusal_that_lasts_hides_all_and_still_loses_no_deletion(
+    start: Start, proxy: Proxy, config_maps: ConfigMaps
+) -> None:
+    """F-34: nobody is told of deletions that no list has shown; those that one shows are told."""
+    for name in ("stays", "goes", "changes"):
+        config_maps.create(name, {"k": "1"})
+    cache = await start(indexes={"k": lambda item: [item["data"]["k"]]})
+    changes = Changes(cache)
+    heard: list[str] = []
+    with cache.listening((config_maps.namespace, "stays"), lambda: heard.append("stays")):
+        with proxy.rule(refused()):
+            async with watch_cut(proxy):
+                pass
+            await eventually(lambda: len(cache) == 0)
+            assert cache.problem is not None
+            assert cache.get("stays", config_maps.namespace) is None
+            assert cache.by_index("k", "1") == []
+            assert not cache.follows(CONFIG_MAPS, "stays", config_maps.namespace)
+            assert heard, "who listens must look elsewhere"
+            assert changes.seen == []
+            config_maps.delete("goes")
+            config_maps.change("changes", {"k": "2"})
+        await eventually(lambda: cache.problem is None)
+    assert names(cache) == ["changes", "stays"]
+    assert sorted(changes.seen) == [("changes", "1", "2"), ("goes", "1", None)]
+    assert len(cache.by_index("k", "1")) == 1
+
+
+async def test_a_kind_that_is_not_there_is_not_asked_hotly(
+    background: Background, client: Client, proxy: Proxy
+) -> None:
+    """F-47: a 404 was asked every half second, for ever."""
+    things = Resource("example.com/v1", "things")
+    cache = Cache(client, things, options=WatchOptions(backoff_s=0.2, max_backoff_s=10))
+    background(cache.run())
+    await anyio.sleep(3)
+    assert 2 <= proxy.count("GET", "/things$") <= 6
+
+
+# What cannot be understood.
+
+
+async def test_a_poisonous_object_costs_itself_only(
+    start: Start, config_maps: ConfigMaps, logs: list[str]
+) -> None:
+    """F-52: an exception of a trim or an index ended the process, and again after each restart."""
+
+    def trim(item: Object) -> Object:
+        if item["data"]["k"] == "poison":
+            raise ValueError("cannot be read")
+        return item
+
+    def by_length(item: Object) -> list[str]:
+        return [str(10 // len(item["data"]["k"]))]
+
+    config_maps.create("a", {"k": "poison"})
+    config_maps.create("b", {"k": "1"})
+    cache = await start(trim=trim, indexes={"length": by_length})
+    changes = Changes(cache)
+    assert names(cache) == ["b"]
+    config_maps.change("a", {"k": "poison"}, annotations={"again": "1"})
+    config_maps.create("c", {"k": ""})
+    config_maps.create("d", {"k": "1"})
+    await eventually(lambda: names(cache) == ["b", "d"])
+    assert len([line for line in logs if "cannot be understood" in line]) == 2, "each is said once"
+    config_maps.change("a", {"k": "22"})
+    config_maps.change("b", {"k": "poison"})
+    await eventually(lambda: names(cache) == ["a", "d"])
+    assert changes.seen == [("d", None, "1"), ("a", None, "22"), ("b", "1", None)]
+    assert [item["metadata"]["name"] for item in cache.by_index("length", "5")] == ["a"]
+    config_maps.delete("b")
+    config_maps.delete("c")
+    config_maps.create("b", {"k": "1"})
+    await eventually(lambda: names(cache) == ["a", "b", "d"])
+
+
+async def test_a_handler_that_raises_costs_one_change(
+    start: Start, config_maps: ConfigMaps, logs: list[str]
+) -> None:
+    """F-52: it ended the process."""
+
+    def handle(change: Change) -> None:
+        if change.object["metadata"]["name"] == "bad":
+            raise RuntimeError("a surprise")
+
+    cache = await start()
+    cache.subscribe(handle)
+    changes = Changes(cache)
+    config_maps.create("bad", {"k": "1"})
+    config_maps.create("good", {"k": "1"})
+    await eventually(lambda: changes.seen == [("bad", None, "1"), ("good", None, "1")])
+    assert len([line for line in logs if line.startswith("ERROR A change could not be handled")]) == 1
+
+
+async def test_a_change_that_cannot_be_mapped_to_keys_costs_its_own_keys(
+    start: Start, config_maps: ConfigMaps, logs: list[str], background: Background
+) -> None:
+    """F-52: said once, counted, and the others are worked on."""
+
+    worked: list[str] = []
+
+    class Reconciler:
+        async def reconcile(self, key: Key, slot: Slot, /) -> Result:
+            worked.append(key[1])
+            return Result()
+
+    def keys(change: Change) -> list[Key]:
+        if change.object["metadata"]["name"] == "bad":
+            raise KeyError("spec")
+        return [key_of(change.object)]
+
+    config_maps.create("bad", {"k": "1"})
+    config_maps.create("first")
+    cache = await start()
+    metrics = Metrics()
+    observer = metrics.controller("test", 1)
+    queue: WorkQueue[Key] = WorkQueue(Backoff())
+    controller = Controller("test", Reconciler(), queue, max_concurrent=1, observer=observer)
+    controller.watch(cache, keys)
+    running = background(controller.run())
+    config_maps.change("bad", {"k": "2"})
+    config_maps.create("second")
+    await eventually(lambda: worked == ["first", "second"])
+    assert len([line for line in logs if "nobody knows what to work on" in line]) == 1
+    assert b'controller_runtime_reconcile_panics_total{controller="test"} 2.0' in metrics.render()
+    assert b'controller_runtime_reconcile_errors_total{controller="test"} 2.0' in metrics.render()
+    controller.stop()
+    with anyio.fail_after(3):
+        await running
 
 
 async def test_a_server_that_is_not_ready_yet_refuses_nothing(start: Start, proxy: Proxy) -> None:

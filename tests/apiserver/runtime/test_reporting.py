@@ -2,13 +2,14 @@
 
 from collections import Counter
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
 from controlplane import ControlPlane
 
 from controller.runtime.client import Client
-from controller.runtime.reporting import EventRecorder
+from controller.runtime.reporting import EventRecorder, reference
 from tests.apiserver.runtime.conftest import Account, Background, Connect
 from tests.polling import eventually
 from tests.proxy import Answer, DropAnswer, Hang, Proxy, Refuse, Rule
@@ -165,3 +166,28 @@ async def test_without_the_right_to_write_events_all_else_goes_on(
     events.say("a")
     await events.recorder.flush(5)
     assert any("could not be written" in line for line in logs)
+
+
+async def test_an_event_about_an_object_without_a_namespace(
+    client: Client, control_plane: ControlPlane, background: Background
+) -> None:
+    """F-52: it ended the process."""
+    recorder = EventRecorder(client, "test")
+    background(recorder.run())
+    node = {"metadata": {"name": f"node-{uuid4().hex[:8]}", "uid": uuid4().hex}}
+    recorder.event(reference(node, "v1", "Node"), "Normal", "Said", "hello")
+    await recorder.flush(5)
+    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={node['metadata']['uid']}"
+    (event,) = control_plane.request("GET", path)["items"]
+    assert event["message"] == "hello"
+    assert event["involvedObject"]["name"] == node["metadata"]["name"]
+
+
+async def test_an_event_that_cannot_be_sent_takes_no_others_with_it(events: Events, logs: list[str]) -> None:
+    """F-52: a poisonous one ended the process."""
+    events.recorder.event({"kind": "Pod"}, "Normal", "Said", "of nobody")
+    events.recorder.event({"name": "a", "odd": object()}, "Normal", "Said", "odd")  # type: ignore[dict-item]
+    events.say("hello")
+    await events.recorder.flush(5)
+    assert events.counts() == {"hello": 1}
+    assert len([line for line in logs if line.startswith(("WARNING An event", "ERROR An event"))]) == 2

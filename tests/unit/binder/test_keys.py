@@ -20,7 +20,17 @@ def keys(old: Object | None, new: Object | None) -> list[tuple[str, str]]:
 
 def test_a_new_request_is_worked_on() -> None:
     assert keys(None, request()) == KEY
-    assert keys(None, request(status={"phase": "Failed"})) == KEY
+    assert keys(None, request(status={"phase": "Pending"})) == KEY
+
+
+def test_one_that_comes_in_finished_is_not_worked_on() -> None:
+    """F-55: ten thousand of them took a second of each start."""
+    assert keys(None, request(status={"phase": "Succeeded"})) == []
+    assert keys(None, request(status={"phase": "Failed"})) == [], "without a backoffLimit one attempt decides"
+    open_ = request(status={"phase": "Failed", "failedAttempts": 1})
+    assert keys(None, {**open_, "spec": {"backoffLimit": 3}}) == KEY
+    mended = request(2, status={"phase": "Failed", "failedAttempts": 1, "observedGeneration": 1})
+    assert keys(None, mended) == KEY
 
 
 def test_a_deleted_request_is_looked_at_once_more() -> None:

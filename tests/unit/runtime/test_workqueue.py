@@ -308,6 +308,36 @@ async def test_what_is_in_work_may_end_after_close() -> None:
     assert queue.working == 0
 
 
+async def test_a_key_that_is_ready_stays_until_it_is_taken() -> None:
+    """F-49: whoever waits for a key may find, afterwards, that he cannot take it yet."""
+    queue = make()
+    assert queue.ready_since_s() is None
+    async with anyio.create_task_group() as tasks:
+        ready: list[bool] = []
+
+        async def wait() -> None:
+            ready.append(await queue.ready())
+
+        tasks.start_soon(wait)
+        await anyio.sleep(1)
+        assert ready == []
+        queue.add("a")
+    assert ready == [True]
+    assert len(queue) == 1
+    assert queue.ready_since_s() == pytest.approx(anyio.current_time())
+    assert queue.take() == "a"
+    assert queue.take() is None
+
+
+async def test_nothing_is_taken_after_close() -> None:
+    """F-49: one more reconcile started after stop."""
+    queue = make()
+    queue.add("a")
+    queue.close()
+    assert queue.take() is None
+    assert await queue.ready() is False
+
+
 # What is told of it.
 
 
@@ -325,6 +355,17 @@ async def test_the_observer_sees_it_all() -> None:
     assert recorder.depths == [1, 0]
     assert recorder.waits == [pytest.approx(2)]
     assert recorder.works == [pytest.approx(3)]
+
+
+async def test_waits_for_others_are_no_work() -> None:
+    """F-50: they counted as work, for minutes."""
+    recorder = Recorder()
+    queue: WorkQueue[str] = WorkQueue(Backoff(), recorder)
+    queue.add("a")
+    await queue.get()
+    await anyio.sleep(70)
+    queue.done("a", waited_s=60)
+    assert recorder.works == [pytest.approx(10)]
 
 
 async def test_ages_of_the_work_under_way() -> None:
