@@ -512,16 +512,15 @@ async def test_a_refusal_of_a_moment_empties_nothing_and_loses_no_deletion(
         config_maps.create(name, {"k": "1"})
     cache = await start(options=WatchOptions(backoff_s=0.1, max_backoff_s=0.3, refused_s=30))
     changes = Changes(cache)
-    with proxy.rule(refused()):
-        async with watch_cut(proxy):
-            pass
-        config_maps.delete("goes")
-        before = proxy.count("WATCH", "/configmaps$")
-        await eventually(lambda: proxy.count("WATCH", "/configmaps$") > before + 2)
-        assert names(cache) == ["goes", "stays"]
-        assert cache.problem is None
-        assert cache.follows(CONFIG_MAPS, "stays", config_maps.namespace)
-        proxy.add(history_lost(proxy))  # it goes on with a new list, which shows no deletions by itself
+    async with watch_cut(proxy):
+        refusing = proxy.add(refused())
+    config_maps.delete("goes")
+    before = proxy.count("WATCH", "/configmaps$")
+    await eventually(lambda: proxy.count("WATCH", "/configmaps$") > before + 2)
+    assert names(cache) == ["goes", "stays"]
+    assert cache.problem is None
+    proxy.add(history_lost(proxy))  # it goes on with a new list, which shows no deletions by itself
+    proxy.remove(refusing)
     await eventually(lambda: names(cache) == ["stays"])
     assert changes.seen == [("goes", "1", None)]
 
@@ -536,18 +535,18 @@ async def test_a_refusal_that_lasts_hides_all_and_still_loses_no_deletion(
     changes = Changes(cache)
     heard: list[str] = []
     with cache.listening((config_maps.namespace, "stays"), lambda: heard.append("stays")):
-        with proxy.rule(refused()):
-            async with watch_cut(proxy):
-                pass
-            await eventually(lambda: len(cache) == 0)
-            assert cache.problem is not None
-            assert cache.get("stays", config_maps.namespace) is None
-            assert cache.by_index("k", "1") == []
-            assert not cache.follows(CONFIG_MAPS, "stays", config_maps.namespace)
-            assert heard, "who listens must look elsewhere"
-            assert changes.seen == []
-            config_maps.delete("goes")
-            config_maps.change("changes", {"k": "2"})
+        async with watch_cut(proxy):
+            refusing = proxy.add(refused())
+        await eventually(lambda: len(cache) == 0)
+        assert cache.problem is not None
+        assert cache.get("stays", config_maps.namespace) is None
+        assert cache.by_index("k", "1") == []
+        assert not cache.follows(CONFIG_MAPS, "stays", config_maps.namespace)
+        assert heard, "who listens must look elsewhere"
+        assert changes.seen == []
+        config_maps.delete("goes")
+        config_maps.change("changes", {"k": "2"})
+        proxy.remove(refusing)
         await eventually(lambda: cache.problem is None)
     assert names(cache) == ["changes", "stays"]
     assert sorted(changes.seen) == [("changes", "1", "2"), ("goes", "1", None)]
