@@ -7,10 +7,10 @@ when the wait begins, then each change, in order, never an older state; a wait m
 cache can no longer tell.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import anyio
@@ -100,22 +100,39 @@ class Changes:
             errors.ForbiddenError: The server does not let us see an object that no cache follows, and has
                 not for some seconds. Other errors are tried again.
         """
-        if len(awaited) == 1:
-            return await self._until_one(awaited[0])
+        followed = [(cache, item) for item in awaited if (cache := self._cache_of(item.target)) is not None]
+        others = [item for item in awaited if not self.is_followed(item.target)]
+        if followed and not others:
+            signal = Signal()
+            waits = [_CacheWait(cache, item, signal) for cache, item in followed]
+            verdict = await _first(waits, signal)
+            if verdict is not None:
+                return verdict
+            late = [wait.rest() for wait in waits if wait.is_late]
+            rest = [wait.rest() for wait in waits if not wait.is_late]
+            return await (self._until_first(rest, late) if late else self.until(*rest))
+        if len(others) == 1 and not followed:
+            return await self._until_told(others[0])
+        return await self._until_first([item for _, item in followed], others)
+
+    async def _until_first(self, followed: Sequence[Judged[V]], others: Sequence[Judged[V]]) -> V:
+        """The first verdict on objects of which caches tell, and on others."""
         verdicts: list[V] = []
         refused: list[errors.ForbiddenError] = []
         async with anyio.create_task_group() as tasks:
 
-            async def wait_for(judged: Judged[V]) -> None:
+            async def wait_for(wait: Callable[[], Awaitable[V]]) -> None:
                 try:
-                    verdicts.append(await self._until_one(judged))
+                    verdicts.append(await wait())
                 except errors.ForbiddenError as error:
                     refused.append(error)  # raised outside, where the task group cannot wrap it
                 tasks.cancel_scope.cancel()
 
-            for judged in awaited:
-                tasks.start_soon(wait_for, judged)
-            if not awaited:
+            if followed:
+                tasks.start_soon(wait_for, partial(self.until, *followed))
+            for judged in others:
+                tasks.start_soon(wait_for, partial(self._until_told, judged))
+            if not followed and not others:
                 await anyio.sleep_forever()
         if verdicts:
             return verdicts[0]
@@ -125,21 +142,13 @@ class Changes:
         followers = (c for c in self._caches if c.follows(target.resource, target.name, target.namespace))
         return next(followers, None)
 
-    async def _until_one(self, judged: Judged[V]) -> V:
-        version = judged.target.version
-        while True:
-            cache = self._cache_of(judged.target)
-            if cache is not None:
-                verdict = await _FromCache(cache, judged, version).run()
-            else:
-                with self._joined(judged.target, version) as waiter:
-                    verdict = await StreamWait(waiter, judged.judge).run()
-            if verdict is not None:
-                return verdict
-            version = ""  # what was known is from a source that cannot be trusted any more
+    async def _until_told(self, judged: Judged[V]) -> V:
+        """The verdict on an object of which no cache tells."""
+        with self._joined(judged.target) as waiter:
+            return await StreamWait(waiter, judged.judge).run()
 
     @contextmanager
-    def _joined(self, target: Target, version: str) -> Iterator[Waiter]:
+    def _joined(self, target: Target) -> Iterator[Waiter]:
         """A place among those who are told by the watch of this object, which is begun if need be."""
         if self._tasks is None:
             raise RuntimeError("Changes.run is not running: nobody would tell")
@@ -147,9 +156,9 @@ class Changes:
         identity = target.resource, target.key if is_heavy else None
         stream = self._streams.get(identity)
         if stream is None:
-            stream = self._streams[identity] = Stream(self._client, *identity, version, self._options)
+            stream = self._streams[identity] = Stream(self._client, *identity, target.version, self._options)
             self._tasks.start_soon(self._host, identity, stream)
-        with stream.joined(target.key, int(version or 0)) as waiter:
+        with stream.joined(target.key, int(target.version or 0)) as waiter:
             yield waiter
 
     async def _host(self, identity: tuple[Resource, Key | None], stream: Stream) -> None:
@@ -160,41 +169,54 @@ class Changes:
             tasks.cancel_scope.cancel()
 
 
-class _FromCache(Generic[V]):
-    """A wait that a cache tells of."""
+class _CacheWait(Generic[V]):
+    """A wait for one object that a cache tells of."""
 
-    def __init__(self, cache: Cache, judged: Judged[V], version: str) -> None:
+    __slots__ = ("_cache", "_changes", "_era", "_judged", "_signal", "has_begun", "has_ended", "is_late")
+
+    def __init__(self, cache: Cache, judged: Judged[V], signal: Signal) -> None:
+        self.has_begun = False
+        """Whether the cache has reached the version from which the object is awaited."""
+        self.has_ended = False
+        """Whether the cache can no longer tell."""
+        self.is_late = False
+        """Whether the cache has not reached that version for so long that a watch must do."""
         self._cache = cache
-        self._target = judged.target
-        self._judge = judged.judge
-        self._version = version
+        self._judged = judged
+        self._signal = signal
         self._era = cache.era
-        self._changes: deque[Change] = deque()
-        self._signal = Signal()
+        self._changes: list[Change] = []
 
-    async def run(self) -> V | None:
-        """The verdict; None if the cache can no longer tell."""
-        target = self._target
-        with self._cache.following(target.key, self._hear, self._version):
-            with anyio.move_on_after(CATCH_UP_S):
-                while not self._is_caught_up():
-                    if not self._follows():
-                        return None
-                    await self._signal.wait()
-            if not self._is_caught_up() or not self._follows():
+    def rest(self) -> Judged[V]:
+        """What is still awaited: as before, or from the present on if the cache can no longer tell."""
+        judged = self._judged
+        if not self.has_ended and not self.is_late:
+            return judged
+        return Judged(replace(judged.target, version=""), judged.judge)
+
+    def following(self) -> AbstractContextManager[None]:
+        """The block in which the cache tells."""
+        return self._cache.following(self._judged.target.key, self._hear, self._judged.target.version)
+
+    def look(self) -> V | None:
+        """The verdict on what the cache has told since the last look."""
+        target, judge = self._judged.target, self._judged.judge
+        if not self.has_begun:
+            self._changes = []  # the present state holds them all
+            self.has_begun = self._is_caught_up()
+            self.has_ended = not self._follows()
+            if self.has_ended or not self.has_begun:
                 return None
-            self._changes.clear()  # the present state holds them all
-            verdict = self._judge(self._cache.get(target.name, target.namespace))
-            while verdict is None:
-                await self._signal.wait()
-                while self._changes and verdict is None:
-                    new = self._changes.popleft().new
-                    if new is None and not self._follows():
-                        break  # of a part of a kind it may merely be no part any more
-                    verdict = self._judge(new)
-                if verdict is None and not self._follows():
-                    return None
-            return verdict
+            return judge(self._cache.get(target.name, target.namespace))
+        changes, self._changes = self._changes, []
+        for change in changes:
+            if change.new is None and not self._follows():
+                break  # of a part of a kind it may merely be no part any more
+            verdict = judge(change.new)
+            if verdict is not None:
+                return verdict
+        self.has_ended = not self._follows()
+        return None
 
     def _hear(self, change: Change | None) -> None:
         if change is not None:
@@ -202,10 +224,32 @@ class _FromCache(Generic[V]):
         self._signal.set()
 
     def _follows(self) -> bool:
-        return self._cache.follows(self._target.resource, self._target.name, self._target.namespace)
+        target = self._judged.target
+        return self._cache.follows(target.resource, target.name, target.namespace)
 
     def _is_caught_up(self) -> bool:
-        target = self._target
-        return self._cache.era != self._era or self._cache.has_seen(
-            self._version, target.name, target.namespace
-        )
+        target, cache = self._judged.target, self._cache
+        return cache.era != self._era or cache.has_seen(target.version, target.name, target.namespace)
+
+
+async def _first(waits: Sequence[_CacheWait[V]], signal: Signal) -> V | None:
+    """The first verdict; None once a cache can no longer tell. One task for all: many wait at a time."""
+    with ExitStack() as stack:
+        for wait in waits:
+            stack.enter_context(wait.following())
+        while True:
+            for wait in waits:
+                verdict = wait.look()
+                if verdict is not None:
+                    return verdict
+            if any(wait.has_ended for wait in waits):
+                return None
+            if all(wait.has_begun for wait in waits):
+                await signal.wait()
+                continue
+            with anyio.move_on_after(CATCH_UP_S) as scope:
+                await signal.wait()
+            if scope.cancelled_caught:
+                for wait in waits:
+                    wait.is_late = not wait.has_begun
+                return None

@@ -4,7 +4,6 @@ Used by `changes.py` only. Invariants: each who waits is told of what happened t
 up to which he knows it; what a broken or renewed watch may have missed, a deletion above all, he reads, live.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from controller.runtime.watching import DEFAULTS, Pauses, Watcher, WatchOptions
 from controller.runtime.workqueue import Backoff
 
 V = TypeVar("V")
+
+_READERS = 8
 
 CATCH_UP_S = 60.0
 """Whoever tells should reach the version from which an object is awaited sooner; else it is read, live."""
@@ -60,7 +61,7 @@ class Waiter:
     key: Key
     known: int
     unread: bool
-    states: deque[tuple[Object, bool]] = field(default_factory=deque)
+    states: list[tuple[Object, bool]] = field(default_factory=list)
     signal: Signal = field(default_factory=Signal)
 
 
@@ -89,6 +90,8 @@ class Stream:
         self.refusal: Refused | None = None
         self.position: int | None = int(version) if version else None
         """The version up to which all is told; None before it is known where to begin."""
+        self.reading = anyio.Semaphore(_READERS)
+        """After a break all who wait read; each at a time is a connection."""
         self._waiters: dict[Key, list[Waiter]] = {}
         self._changed = anyio.Event()
 
@@ -179,7 +182,8 @@ class StreamWait(Generic[V]):
         while True:
             if waiter.unread and stream.position is not None:
                 try:
-                    verdict = await self._read()
+                    async with stream.reading:
+                        verdict = await self._read()
                     refused_s = None
                 except errors.ApiError as error:
                     waiter.unread = True
@@ -213,13 +217,14 @@ class StreamWait(Generic[V]):
 
     def _judge_what_came(self) -> V | None:
         waiter = self._waiter
-        verdict: V | None = None
-        while waiter.states and verdict is None:
-            item, is_there = waiter.states.popleft()
+        states, waiter.states = waiter.states, []
+        for item, is_there in states:
             if version_of(item) > waiter.known:
                 waiter.known = version_of(item)
                 verdict = self._judge(item if is_there else None)
-        return verdict
+                if verdict is not None:
+                    return verdict
+        return None
 
     async def _read(self) -> V | None:
         waiter, stream, (namespace, name) = self._waiter, self._waiter.stream, self._waiter.key
