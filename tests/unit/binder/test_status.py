@@ -596,3 +596,12 @@ def test_a_report_written_over_json_reads_back() -> None:
     done = told(request(3), 1, status, attempt(DONE), NOW).status
     again = BindStatus.of(apply(json_patch(written, done), written))
     assert (again.phase, again.reason, again.failed_attempts) == ("Succeeded", "", 1)
+
+
+def test_a_failed_attempt_counts_as_an_error_and_the_last_one_as_terminal() -> None:
+    """F-50: the metrics showed no failed binds."""
+    first = told(request(2), 1, NEW, attempt(GONE), NOW).result
+    last = told(request(2), 1, BindStatus(failed_attempts=1), attempt(GONE), NOW).result
+    assert (first.failed, first.requeue_after_s is None) == (True, False)
+    assert (last.failed, last.requeue_after_s is None) == (True, True)
+    assert not told(request(), 1, NEW, attempt(DONE), NOW).result.failed

@@ -52,14 +52,14 @@ class Leases(Server):
         subresource: str = "",
         urgent: bool = False,
     ) -> Object:
-        self._lease = body
-        return body
+        self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
+        return self._lease
 
     async def update(
         self, resource: Resource, body: Object, namespace: str | None = None, *, urgent: bool = False
     ) -> Object:
-        self._lease = body
-        return body
+        self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
+        return self._lease
 
 
 @dataclass
