@@ -6,16 +6,16 @@ version, unless the server itself has; nobody is told of a deletion that the ser
 that cannot be read costs itself only.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
 from loguru import logger
 
 from controller.runtime.client import Client, Listed, Object, Resource
+from controller.runtime.listeners import Change, Listener, Listeners
 from controller.runtime.store import (
     Indexer,
     Key,
@@ -31,27 +31,16 @@ from controller.runtime.watching import DEFAULTS, Watcher, WatchOptions
 __all__ = ["Cache", "Change", "Key", "key_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What happened to an object; `old` is None for a new one, `new` is None for a deleted one."""
-
-    old: Object | None
-    new: Object | None
-
-    @property
-    def object(self) -> Object:
-        """The object as last seen."""
-        seen = self.new if self.new is not None else self.old
-        assert seen is not None  # noqa: S101 -- one of the two is always given
-        return seen
-
-
-Listener = Callable[[Change | None], None]
-"""Told of each change of one object; None has it look again at what the cache says of itself."""
-
-
 class Cache:
-    """The objects of one kind, perhaps only those that match `selectors`."""
+    """The objects of one kind, perhaps only those that match `selectors`.
+
+    Attributes:
+        resource: The kind.
+        name: For people.
+        required: Whether the process is of no use without it.
+        problem: Why it does not follow its kind; None if it does.
+        era: How often the server's versions have gone back, after a restore of etcd.
+    """
 
     def __init__(
         self,
@@ -86,26 +75,17 @@ class Cache:
         self._client = client
         self._namespace = namespace
         self._is_part = bool(selectors)
-        self._selectors = dict(selectors or {})
-        if namespace:
-            self._selectors["fieldSelector"] = f"metadata.namespace={namespace}"
+        only = {"fieldSelector": f"metadata.namespace={namespace}"} if namespace else {}
+        self._selectors = {**(selectors or {}), **only}
         self._options = options
-        self._watcher = Watcher(
-            client,
-            resource,
-            self._on_event,
-            selectors=self._selectors,
-            snapshot=self._list,
-            options=options,
-        )
+        watcher = partial(Watcher, client, resource, self._on_event, options=options)
+        self._watcher = watcher(selectors=self._selectors, snapshot=self._list)
         self._store = Store(self.name, trim, indexes or {})
         self._hidden: dict[Key, Object] | None = None
         self._handlers: list[Callable[[Change], None]] = []
-        self._listeners: defaultdict[Key, list[Listener]] = defaultdict(list)
-        self._behind: dict[Listener, int] = {}
+        self._listeners = Listeners()
         self._version = 0
         self.era = 0
-        """How often the server's versions have gone back, after a restore of etcd."""
         self._settled = anyio.Event()
 
     def __len__(self) -> int:
@@ -164,16 +144,8 @@ class Cache:
                 back, and when `version` is reached.
             version: The resourceVersion that the caller waits for.
         """
-        self._listeners[key].append(tell)
-        if version:
-            self._behind[tell] = int(version)
-        try:
+        with self._listeners.place(key, tell, int(version or 0)):
             yield
-        finally:
-            self._behind.pop(tell, None)
-            self._listeners[key].remove(tell)
-            if not self._listeners[key]:
-                del self._listeners[key]
 
     @property
     def ready(self) -> bool:
@@ -239,17 +211,7 @@ class Cache:
     def _advance(self, version: int) -> None:
         self.problem = None  # only a watch that was granted tells of this
         self._version = max(self._version, version)
-        self._wake_behind()
-
-    def _wake_behind(self) -> None:
-        for tell in [tell for tell, version in self._behind.items() if version <= self._version]:
-            del self._behind[tell]
-            tell(None)
-
-    def _wake_all(self) -> None:
-        for listeners in list(self._listeners.values()):
-            for tell in tuple(listeners):
-                tell(None)
+        self._listeners.reached(self._version)
 
     def _refuse(self, refused: Refused) -> None:
         """Goes on with what is known; once the refusal has lasted, without: objects are read one by one."""
@@ -266,7 +228,7 @@ class Cache:
             # no list has shown, and each of those that one shows is told.
             self._hidden = self._store.swap({})
         self._settled.set()
-        self._wake_all()
+        self._listeners.look_again()
 
     def _swap(self, items: list[Object], version: int) -> None:
         objects = {key_of(item): item for item in items}
@@ -288,9 +250,9 @@ class Cache:
         previous, self._hidden = (shown if self._hidden is None else self._hidden), None
         self._tell_difference(previous, objects)
         self._settled.set()
-        self._wake_behind()
+        self._listeners.reached(self._version)
         if is_older:
-            self._wake_all()
+            self._listeners.look_again()
 
     def _tell_difference(self, previous: dict[Key, Object], objects: Mapping[Key, Object]) -> None:
         for key, item in objects.items():
@@ -318,7 +280,7 @@ class Cache:
             # Unreadable now: what was known of it is no longer true. That it was deleted is not said to
             # those who wait for it, who look elsewhere.
             self._tell_handlers(Change(old, None))
-            self._tell_listeners(key, None)
+            self._listeners.tell(key, None)
 
     def _remove(self, item: Object) -> None:
         key = key_of(item)
@@ -331,7 +293,7 @@ class Cache:
 
     def _notify(self, change: Change) -> None:
         self._tell_handlers(change)
-        self._tell_listeners(key_of(change.object), change)
+        self._listeners.tell(key_of(change.object), change)
 
     def _tell_handlers(self, change: Change) -> None:
         for handler in self._handlers:
@@ -341,7 +303,3 @@ class Cache:
                 logger.bind(kind=self.name, object="/".join(key_of(change.object))).exception(
                     "A change could not be handled"
                 )
-
-    def _tell_listeners(self, key: Key, change: Change | None) -> None:
-        for tell in tuple(self._listeners.get(key, ())):
-            tell(change)
