@@ -1,5 +1,8 @@
 """Waits on caches and on shared watches, in virtual time; the server is a script."""
 
+import tracemalloc
+from functools import partial
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -126,3 +129,34 @@ async def test_reads_that_fail_are_tried_again_with_delays() -> None:
         await anyio.sleep(120)
         assert 5 <= server.count("get b") <= 20
         tasks.cancel_scope.cancel()
+
+
+async def test_a_wait_is_small() -> None:
+    """F-45: 40 KiB for each pod that waits, with the three waits that guard it; most of it is not ours."""
+    number = 300
+    server = Objects()
+    others = [Resource("v1", plural) for plural in ("pods", "nodes", "requests")]
+    caches = [Cache(server, resource) for resource in others]
+    changes = Changes(server, caches)
+    async with anyio.create_task_group() as tasks:
+        for cache in caches:
+            tasks.start_soon(cache.run)
+        tasks.start_soon(changes.run)
+        for cache in caches:
+            await cache.settled()
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        for count in range(number):
+            tasks.start_soon(
+                changes.until, Judged(Target(THINGS, f"a{count}", version="100"), lambda _: None)
+            )
+            guarded: list[Judged[bool]] = [
+                Judged(Target(resource, f"a{count}"), lambda _: None) for resource in others
+            ]
+            tasks.start_soon(partial(changes.until, *guarded))
+        await anyio.sleep(5)
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        tasks.cancel_scope.cancel()
+    assert (after - before) / number < 25 * 1024
+    assert server.count("watch 100") == 4, "one for each kind"
