@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import anyio
 from loguru import logger
 
+from controller.binder.objects import size_of
 from controller.binder.waits import WaitEndedError
 from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped, failed_by
 from controller.kai.reasons import Reason
@@ -84,8 +85,7 @@ class Step:
         if isinstance(found, Failed):
             return self._legal(found)
         if isinstance(found, Prepared):
-            problem = _problem_of(found)
-            return found if problem is None else self._broken(f"plugin {self.name} prepared {problem}")
+            return self._checked(found)
         if found is None:
             return None
         return self._nonsense("prepare", found, "none of Prepared, Failed and None")
@@ -181,6 +181,21 @@ class Step:
     def _broken(self, text: str) -> Failed:
         return Failed(Reason.INTERNAL_ERROR, _legal_text(text))
 
+    def _checked(self, prepared: Prepared) -> Prepared | Failed:
+        """What it prepared as plain mappings, which say the same whenever they are looked at."""
+        for what, values in (("variables", prepared.container_env), ("annotations", prepared.annotations)):
+            if not isinstance(values, Mapping):
+                shown = _legal_text(_text_of(values, shown=True))
+                return self._broken(f"plugin {self.name} prepared {shown}, which is no mapping of {what}")
+        try:
+            variables, annotations = dict(prepared.container_env), dict(prepared.annotations)
+        except BaseException as error:  # noqa: BLE001 -- see `_failure`
+            return self._failure(error)
+        problem = _problem_of(variables, annotations)
+        if problem is not None:
+            return self._broken(f"plugin {self.name} prepared {problem}")
+        return Prepared(container_env=variables, annotations=annotations, found=prepared.found)
+
     def _legal(self, failure: Failed) -> Failed:
         """The plugin's failure, in words that a status can hold."""
         message = _legal_text(failure.message)
@@ -231,20 +246,18 @@ def _legal_text(value: object) -> str:
     return text.strip() or "no message"
 
 
-def _problem_of(prepared: Prepared) -> str | None:
+def _problem_of(variables: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
     """What is wrong with what a plugin prepared, if anything."""
     for what, values, legal in (
-        ("variables", prepared.container_env, _is_variable),
-        ("annotations", prepared.annotations, _is_annotation),
+        ("variables", variables, _is_variable),
+        ("annotations", annotations, _is_annotation),
     ):
-        if not isinstance(values, Mapping):
-            return f"{_text_of(values, shown=True)}, which is no mapping of {what}"
         for name, value in values.items():
             if not isinstance(name, str) or not legal(name):
                 return f"{_text_of(name, shown=True)}, which is no legal name of one of its {what}"
             if not _is_plain_text(value):
                 return f"{name} with {_text_of(value, shown=True)}, which is no text, for its {what}"
-    size = sum(len(name) + len(value.encode()) for name, value in prepared.annotations.items())
+    size = size_of(annotations)
     if size > ANNOTATIONS_LIMIT_BYTES:
         return f"{size} bytes of annotations, more than the {ANNOTATIONS_LIMIT_BYTES} that a plugin may have"
     return None
