@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from controller.runtime.client import Object
 from tests.binder import Binder, Binders
-from tests.cluster import Cluster, Phases
+from tests.cluster import MERGE, Cluster, Phases
+from tests.objects import bind_request
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.usefixtures("binder")
@@ -213,6 +215,144 @@ def test_a_share_of_no_group_is_deleted_without_a_word(cluster: Cluster) -> None
     assert after["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     assert cluster.events("a") == []
     assert cluster.events("a", "BindRequest") == []
+
+
+# Names and texts of all kinds, in every field.
+
+ODD_NAMES = [
+    *("a/b", "a/binding", "..", ".", "../../nodes/n", "a..b", ".a", "a.", "-a", "a-", "A", "a_b", "a b"),
+    *("a%2fb", "a?x=y", "a#b", "ä", "名前", "\u0000", "a\n", " ", "x" * 254, "x" * 100_000),
+]
+
+
+@pytest.mark.parametrize("field", ["podName", "selectedNode"])
+def test_what_is_no_name_of_an_object_is_never_asked_for(cluster: Cluster, field: str) -> None:
+    made, node = cluster.pod("a"), cluster.node()
+    for number, name in enumerate(ODD_NAMES):
+        spec = {"podName": "a", "selectedNode": node, "receivedResourceType": "Regular", field: name}
+        body = bind_request(f"r-{number}", spec, made)
+        body["metadata"]["labels"] = {}
+        cluster.plane.request("POST", cluster.requests, body)
+    for number, name in enumerate(ODD_NAMES):
+        reason = cluster.wait_for(f"r-{number}", "Failed")["reason"]
+        shown = repr(name if len(name) <= 253 else f"{name[:253]}…")
+        assert reason == f"Bound InvalidRequest: spec.{field} is {shown}, which is no name of an object"
+    cluster.assert_unbound("a")
+
+
+def test_the_longest_names_are_names(cluster: Cluster) -> None:
+    longest = ".".join(["x" * 63] * 3 + ["y" * 61])
+    assert len(longest) == 253
+    node = cluster.node(f"{cluster.namespace}.{longest[len(cluster.namespace) + 1 :].lstrip('.')}")
+    pod = cluster.pod(longest)
+    cluster.request(longest, {"podName": longest, "selectedNode": node}, pod)
+    cluster.wait_for(longest, "Succeeded")
+    assert cluster.node_of(longest) == node
+    cluster.wait_for_event(longest, "Bound")
+
+
+ODD_TEXTS = ["a/b", "..", "x" * 253, "名前", "%s {0}", "\u0000\x1b[31m", "x" * 100_000]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS, ids=range(len(ODD_TEXTS)))
+def test_odd_texts_in_every_field_are_told_and_harm_nobody(cluster: Cluster, text: str) -> None:
+    node = cluster.node()
+    gpu = {"count": 1, "portion": "0.50"}
+    fraction = {"receivedResourceType": "Fraction", "receivedGPU": gpu, "selectedGPUGroups": ["g"]}
+    allocation = {"devices": {"results": [{"driver": "d", "pool": "p", "device": "d", "request": "r"}]}}
+    specs: dict[str, Object] = {
+        "portion": {**fraction, "receivedGPU": {"count": 1, "portion": text}},
+        "group": {**fraction, "selectedGPUGroups": [text]},
+        "claim": {"resourceClaimAllocations": [{"name": text, "allocation": allocation}]},
+    }
+    for name, spec in specs.items():
+        cluster.ask(name, node, owner=cluster.pod(name), **spec)
+    for name in specs:
+        status = cluster.wait_for(name, "Failed")
+        assert status["reason"].split()[1] in {
+            "InvalidPortion:",
+            "InvalidGPUGroup:",
+            "InvalidGPUConfig:",
+            "InvalidRequest:",
+        }
+        assert len(status["reason"]) <= 4096
+        cluster.assert_unbound(name)
+    # These mean nothing to the binder, and are passed on.
+    zones = [{"zone": text[:1000], "amount": {"cpu": "1"}}]
+    cluster.ask("zones", node, owner=cluster.pod("zones"), predictedNUMAZones=zones)
+    cluster.wait_for("zones", "Succeeded")
+    assert_can_be_updated(cluster, "zones")
+
+
+# Annotations. The API server does not look at those of a Binding, but refuses any later change of such a pod.
+
+LIMIT = 256 * 1024
+
+
+def assert_can_be_updated(cluster: Cluster, name: str) -> None:
+    """The kubelet will have to write the pod's status."""
+    cluster.patch_pod_status(name, {"message": "the kubelet was here"})
+
+
+@pytest.mark.parametrize("size", [250 * 1024, LIMIT - 100])
+def test_a_pod_with_many_annotations_is_bound(cluster: Cluster, size: int) -> None:
+    """F-60: it is not kept whole in memory, but bound all the same."""
+    notes = "example.com/notes"
+    cluster.ask("a", cluster.node(), owner=cluster.pod("a", annotations={notes: "x" * (size - len(notes))}))
+    cluster.wait_for("a", "Succeeded")
+    assert cluster.annotations("a")["received-resource-type"] == "Regular"
+    assert_can_be_updated(cluster, "a")
+
+
+def test_a_pod_whose_annotations_leave_no_room_is_not_bound(cluster: Cluster) -> None:
+    """Nobody could ever update it: its containers would never be said to run."""
+    notes = "example.com/notes"
+    made = cluster.pod("a", annotations={notes: "x" * (LIMIT - len(notes))})
+    cluster.ask("a", cluster.node(), owner=made)
+    reason = cluster.wait_for("a", "Failed")["reason"]
+    text = f"pod {cluster.namespace}/a has {LIMIT} bytes of annotations of its own and would get 29"
+    assert reason == f"Bound AnnotationsTooLong: {text}; {LIMIT} are allowed in all"
+    cluster.assert_unbound("a")
+    assert_can_be_updated(cluster, "a")
+
+
+def test_a_request_that_brings_too_much_for_annotations_is_refused(cluster: Cluster) -> None:
+    zones = [{"zone": "x" * 100, "amount": {"cpu": "1"}} for _ in range(1200)]
+    cluster.pod_and_request("a", cluster.node(), predictedNUMAZones=zones)
+    reason = cluster.wait_for("a", "Failed")["reason"]
+    assert reason.startswith(f"Bound InvalidRequest: pod {cluster.namespace}/a would get ")
+    cluster.assert_unbound("a")
+
+
+def test_a_pod_that_is_large_in_any_other_way_is_bound(cluster: Cluster) -> None:
+    """F-60"""
+    labels = {f"example.com/label-{number}": "x" * 60 for number in range(2000)}
+    made = cluster.pod("a", tolerations=[{"key": f"k-{n}", "operator": "Exists"} for n in range(2000)])
+    cluster.plane.request("PATCH", f"{cluster.pods}/a", {"metadata": {"labels": labels}}, MERGE)
+    cluster.ask("a", cluster.node(), owner=made)
+    cluster.wait_for("a", "Succeeded")
+    assert len(cluster.get_pod("a")["metadata"]["labels"]) == 2000
+
+
+# Owners.
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Workload"])
+def test_a_request_that_somebody_else_owns_is_for_the_pod_that_it_names(
+    own_cluster: Cluster, own_binders: Binders, kind: str
+) -> None:
+    """F-28: only an owner that is a pod of that name says which one it is for."""
+    cluster = own_cluster  # without a garbage collector
+    own_binders.start()
+    node = cluster.node()
+    cluster.pod("a")
+    body = bind_request("a", {"podName": "a", "selectedNode": node})
+    uid = "00000000-aaaa-bbbb-cccc-000000000000"
+    owner = {"apiVersion": "v1", "kind": kind, "name": "leader", "uid": uid}
+    body["metadata"]["ownerReferences"] = [owner]
+    cluster.plane.request("POST", cluster.requests, body)
+    cluster.wait_for("a", "Succeeded")
+    assert cluster.node_of("a") == node
 
 
 # At the end: none of this was a surprise.

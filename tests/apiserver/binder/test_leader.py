@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from controlplane import ControlPlane
 
+from controller.runtime.client import Object
 from tests.audit import answered, credential_of
 from tests.binder import Binder, Binders
-from tests.cluster import Cluster
+from tests.cluster import MERGE, Cluster
 from tests.polling import wait_until
+from tests.proxy import Hang, Proxy, Rule
 
 FLAGS = ("--leader-elect", "--leader-election-namespace=kai-scheduler")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kai-scheduler/leases/2ad35f9c.kai.scheduler"
 LEADS = "This process leads now"
+NOW = "2026-01-01T00:00:00.000000Z"
 READS = ("get", "list", "watch")
 
 
@@ -101,3 +104,34 @@ def test_kthena_1793_a_leader_that_was_stopped_past_its_lease_writes_nothing_mor
     bound = [line for line in first.log.splitlines() if "Bound a pod" in line]
     assert sum(f"key={own_cluster.namespace}/" in line for line in bound) == 1
     assert second.log.count("Bound a pod") == 5
+
+
+def test_a_pod_that_the_leader_before_has_bound_is_not_worked_on(
+    cluster: Cluster, proxy: Proxy, binders: Binders, control_plane: ControlPlane
+) -> None:
+    """F-19: this process's cache has not seen the Binding yet, and what it would do could undo things."""
+    lease: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
+        "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
+    }
+    control_plane.request("POST", LEASE.rpartition("/")[0], lease)
+    try:
+        made = cluster.pod("a", resourceClaims=[{"name": "card", "resourceClaimName": "no-such-claim"}])
+        kubeconfig = proxy.kubeconfig(control_plane.token("kai-scheduler", "binder"))
+        binder = binders.start(*FLAGS, kubeconfig=kubeconfig)
+        wait_until(lambda: any(call.path.endswith("/v1/pods") for call in proxy.open_watches))
+        node = cluster.node()
+        with proxy.rule(Rule(Hang(), method="WATCH", path="/v1/pods$")):
+            cluster.bind_by_hand("a", node)
+            cluster.ask("a", node, owner=made)
+            control_plane.request("PATCH", LEASE, {"spec": {"holderIdentity": ""}}, MERGE)
+            status = cluster.wait_for("a", "Succeeded", within_s=20)
+        assert "reason" not in status
+        text = "did not run: the pod was on its node already"
+        assert cluster.conditions("a")["DynamicResources"]["message"] == text
+        assert proxy.count("GET", "/resourceclaims") == 0
+        assert binder.stop() == 0
+    finally:
+        control_plane.request("DELETE", LEASE)
