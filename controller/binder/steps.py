@@ -71,7 +71,7 @@ class Step:
         """Whether there is anything to do for it in this attempt."""
         try:
             found: object = self.plugin.concerns(self._given(context))
-        except BaseException as error:  # noqa: BLE001 -- see `_failure`
+        except BaseException as error:  # noqa: BLE001 -- see `_cause_of`
             return self._failure(error)
         if isinstance(found, bool):
             return found
@@ -125,14 +125,15 @@ class Step:
             errors.ApiError: The server was not there.
         """
         try:
-            found = await self._call(self.plugin.rollback, context)
-        except WaitEndedError as error:
-            found = Failed(Reason.INTERNAL_ERROR, str(error))
-        if not isinstance(found, Failed):
-            return None
-        problem = f"{self.name} could not take back its work: {_legal_text(found.message)}"
-        logger.bind(plugin=self.name, error=found.message).error("A rollback failed")
-        return problem
+            await self.plugin.rollback(self._given(context))
+        except BaseException as error:
+            cause = _cause_of(error)
+            if isinstance(cause, errors.ApiError) and cause.transient:
+                raise cause from error
+            text = _legal_text(_text_of(cause))
+            logger.bind(plugin=self.name, error=text).error("A rollback failed")
+            return f"{self.name} could not take back its work: {text}"
+        return None
 
     async def _call(
         self, method: Callable[[BindContext], Awaitable[object]], context: BindContext
@@ -145,7 +146,7 @@ class Step:
         """
         try:
             return await method(self._given(context))
-        except BaseException as error:  # noqa: BLE001 -- see `_failure`
+        except BaseException as error:  # noqa: BLE001 -- see `_cause_of`
             return self._failure(error)
 
     def _given(self, context: BindContext) -> BindContext:
@@ -155,20 +156,14 @@ class Step:
         return replace(context, request=request, pod=pod, node=node)
 
     def _failure(self, error: BaseException) -> Failed:
-        """What a plugin raised, as a failure.
-
-        Also what is no Exception: a library that calls sys.exit, or a task of the plugin's own that was
-        cancelled, must not end this process or leave the request without a word.
-        """
-        cause = _cause(error)
+        """What a plugin raised, as a failure; what is to pass is raised again."""
+        cause = _cause_of(error)
         if isinstance(cause, WaitEndedError):
             raise cause
         if isinstance(cause, errors.ApiError):
             if cause.transient:
                 raise cause
             return failed_by(cause)
-        if isinstance(cause, anyio.get_cancelled_exc_class()) and _is_cancelled():
-            raise cause
         logger.bind(plugin=self.name).opt(exception=error).error("A plugin failed in an unforeseen way")
         return self._broken(f"plugin {self.name} raised {type(cause).__name__}: {_text_of(cause)}")
 
@@ -189,7 +184,7 @@ class Step:
                 return self._broken(f"plugin {self.name} prepared {shown}, which is no mapping of {what}")
         try:
             variables, annotations = dict(prepared.container_env), dict(prepared.annotations)
-        except BaseException as error:  # noqa: BLE001 -- see `_failure`
+        except BaseException as error:  # noqa: BLE001 -- see `_cause_of`
             return self._failure(error)
         problem = _problem_of(variables, annotations)
         if problem is not None:
@@ -208,8 +203,20 @@ class Step:
         return Failed(reason, message, retry=failure.retry is not False)
 
 
-def _cause(error: BaseException) -> BaseException:
-    """What a task group of the plugin's own wraps: first what passes the border, else the error itself."""
+def _cause_of(error: BaseException) -> BaseException:
+    """What a plugin raised, out of its own task groups; if it is we who are to end, it is raised again.
+
+    Everything else is a failure of the plugin, also what is no Exception: a library that calls sys.exit, or a
+    task of the plugin's own that was cancelled, must not end this process or leave a request without a word.
+    """
+    cause = _innermost(error)
+    if isinstance(cause, anyio.get_cancelled_exc_class()) and _is_cancelled():
+        raise cause
+    return cause
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """First what passes the border, else the one error there is, else the group."""
     leaves: list[BaseException] = [error]
     while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
         leaves = [
