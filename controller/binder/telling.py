@@ -21,7 +21,7 @@ from controller.runtime import errors
 from controller.runtime.cache import Cache
 from controller.runtime.client import Client, Object, Patch
 from controller.runtime.reconcile import Result
-from controller.runtime.reporting import EventRecorder, merge_condition
+from controller.runtime.reporting import EventRecorder, merge_condition, reference
 from controller.runtime.slots import Slot
 from controller.runtime.workqueue import Backoff
 
@@ -80,9 +80,10 @@ class Teller:
         if not stored and isinstance(ending.verdict, Failed):
             return Result()
         if report.pod_event is not None:
-            self._send(_pod_reference(request, pod), report.pod_event)
+            of_absent: Object = {"metadata": {"namespace": request.namespace, "name": request.pod_name}}
+            self._send(reference(pod or of_absent, "v1", "Pod"), report.pod_event)
         if report.request_event is not None:
-            self._send(_reference(item), report.request_event)
+            self._send(reference(item, BIND_REQUESTS.version, "BindRequest"), report.request_event)
         return report.result
 
     async def refuse(self, item: Object, failure: Failed, order: tuple[str, ...], slot: Slot) -> Result:
@@ -93,7 +94,7 @@ class Teller:
         if not await self._write_status(item, report.status, order, slot):
             return Result()
         if report.request_event is not None:
-            self._send(_reference(item), report.request_event)
+            self._send(reference(item, BIND_REQUESTS.version, "BindRequest"), report.request_event)
         return report.result
 
     async def show_waiting(
@@ -186,8 +187,8 @@ class Teller:
             return item
         return present if present["metadata"]["uid"] == metadata["uid"] else None
 
-    def _send(self, reference: Mapping[str, str], event: Event) -> None:
-        self._recorder.event(reference, event.kind, event.reason, event.message)
+    def _send(self, regarding: Mapping[str, str], event: Event) -> None:
+        self._recorder.event(regarding, event.kind, event.reason, event.message)
 
 
 def _log_failure(report: Report) -> None:
@@ -196,19 +197,3 @@ def _log_failure(report: Report) -> None:
         attempts=report.status["failedAttempts"],
         retry_in_s=report.result.requeue_after_s,
     ).warning("A bind failed")
-
-
-def _reference(item: Object) -> dict[str, str]:
-    metadata = item["metadata"]
-    return {
-        "apiVersion": BIND_REQUESTS.version,
-        "kind": "BindRequest",
-        "namespace": metadata["namespace"],
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-    }
-
-
-def _pod_reference(request: BindRequest, pod: Object | None) -> dict[str, str]:
-    reference = {"apiVersion": "v1", "kind": "Pod", "namespace": request.namespace, "name": request.pod_name}
-    return reference if pod is None else {**reference, "uid": pod["metadata"]["uid"]}
