@@ -17,7 +17,8 @@ from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Ready
 from controller.plugins.registry import BUILT_IN, PlannedPlugin
-from controller.settings import load, rows
+from controller.setting_texts import rows
+from controller.settings import load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
