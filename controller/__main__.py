@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from controller.runtime.imports import trusting_later, without_collection
+from controller.runtime.imports import frugal_imports
 
 if TYPE_CHECKING:
     import anyio
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end_at_once)
-    with without_collection(), trusting_later():
+    with frugal_imports():
         from controller.settings import SettingsError, load
 
         try:

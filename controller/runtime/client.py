@@ -16,17 +16,14 @@ from urllib.parse import quote
 import aiohttp
 import anyio
 import httpx
+import kr8s
+import kr8s.asyncio
 import orjson
 from loguru import logger
 
 from controller.runtime import errors
-from controller.runtime.imports import used_later
 from controller.runtime.ratelimit import TokenBucket
 from controller.runtime.session import CertificateError, Response, Session
-
-with used_later("box", "cryptography", "httpx_ws", "jsonpath", "yaml"):
-    import kr8s
-    import kr8s.asyncio
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server writes it. What comes from a cache is read-only."""

@@ -1,7 +1,7 @@
 """Imports for less CPU.
 
-Called by the command and by the module that imports kr8s. A start pays for each import in CPU, and where a
-container may use a tenth of a CPU, 0.1 s of imports are a second before the first answer.
+Called by the command, around all its imports. A start pays for each in CPU, and where a container may use a
+tenth of a CPU, 0.1 s of imports are a second before the first answer.
 
 Invariant: what is left out works whenever it is used after all; it is loaded then.
 """
@@ -14,6 +14,16 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+_UNUSED = ("box", "cryptography", "httpx_ws", "jsonpath", "yaml")
+"""What kr8s is defined with, and we do not use, or only for a kubeconfig (yaml)."""
+
+
+@contextmanager
+def frugal_imports() -> Iterator[None]:
+    """Within the block, imports take as little as they can."""
+    with without_collection(), trusting_later(), used_later(*_UNUSED):
+        yield
 
 
 @contextmanager
@@ -37,7 +47,11 @@ def used_later(*names: str) -> Iterator[None]:
 
     Args:
         names: Top-level modules, such as `cryptography`. What the block takes out of them may be named,
-            annotated with and called; it may not be a base class or a decorator.
+            annotated with and called. A name that is caught by `except` must be looked up in its module
+            then, and not be kept before.
+
+    Raises:
+        TypeError: The block makes a class of its own out of one that stands in.
     """
     stand_ins = {name: _StandIn(name) for name in names if name not in sys.modules}
     sys.modules.update(stand_ins)
@@ -70,6 +84,13 @@ class _StandIn(ModuleType):
 
 class _Named(type):
     """A class or sub-module that was named, not used: made a class, since annotations combine classes."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> "_Named":
+        if bases:
+            raise TypeError(
+                f"{bases[0].__module__}.{bases[0].__name__} stands in: it can be no base of {name}"
+            )
+        return super().__new__(cls, name, bases, members)
 
     def __getattr__(cls, name: str) -> Any:  # noqa: ANN401 - as above
         if name.startswith("__"):

@@ -38,6 +38,10 @@ def caught():
     except shapes.ShapeError as error:
         return str(error)
 """
+FRUGAL = """
+import sys
+from controller.runtime.imports import frugal_imports
+with frugal_imports(): import controller.app"""
 UNUSED = ("box", "cryptography", "httpx_ws", "jsonpath", "yaml", "wsproto")
 
 
@@ -106,23 +110,30 @@ def test_a_name_that_is_not_there_is_an_error_at_its_use(loaded: list[str]) -> N
     assert "no_such_module" not in sys.modules
 
 
+def test_what_stands_in_is_no_base_class(loaded: list[str]) -> None:
+    """It would be another class than the real one's, in silence."""
+    with used_later("shapes"):
+        from shapes import Shape
+    with pytest.raises(TypeError, match=r"shapes\.Shape stands in"):
+        type("Square", (Shape,), {})
+
+
 def test_kr8s_is_imported_without_what_we_never_use() -> None:
     """F-64: they cost a third of all imports."""
-    code = "import sys, controller.runtime.client; print(*(name for name in %r if name in sys.modules))"
-    assert run(code % (UNUSED,)) == []
+    assert run(f"{FRUGAL}\nprint(*(name for name in {UNUSED!r} if name in sys.modules))") == []
 
 
 def test_what_kr8s_has_of_them_works_all_the_same() -> None:
     """F-64: Box, jsonpath, x509 and the errors of web sockets are loaded when they are needed."""
     code = """
-import sys, controller.runtime.client, kr8s._objects, kr8s._config, kr8s._portforward
+import kr8s._objects, kr8s._config, kr8s._portforward
 import box, httpx_ws, jsonpath
 print(type(kr8s._objects.Box({"a": {"b": 1}})) is box.Box, kr8s._objects.Box({"a": {"b": 1}}).a.b)
 print(kr8s._objects.jsonpath.findall("$.a", {"a": 2}), kr8s._config.yaml.safe_load("c: 3")["c"])
 print(sys.modules["kr8s._api"].x509.OID_COMMON_NAME.dotted_string, kr8s._portforward.httpx_ws is not httpx_ws)
 print(kr8s._portforward.httpx_ws.HTTPXWSException is httpx_ws.HTTPXWSException)
 """
-    assert run(code) == ["True", "1", "[2]", "3", "2.5.4.3", "True", "True"]
+    assert run(FRUGAL + code) == ["True", "1", "[2]", "3", "2.5.4.3", "True", "True"]
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
