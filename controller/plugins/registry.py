@@ -31,7 +31,6 @@ _CONDITION_TYPE = re.compile(
 """What the schema of conditions allows: with any other, no status could be written."""
 
 
-
 class PluginConfigError(ValueError):
     """The plugins setting cannot be followed; `problems` has a sentence for each fault."""
 
