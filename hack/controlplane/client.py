@@ -10,6 +10,7 @@ import http.client
 import json
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 from controlplane.process import ControlPlaneError
 
 REQUEST_TIMEOUT_S = 30.0
+RETRY_S = 0.2
 JSON = "application/json"
 
 
@@ -67,12 +69,24 @@ class Client:
         return answer
 
     def send(self, method: str, path: str, data: bytes | None = None, content_type: str = JSON) -> bytes:
-        """Sends bytes and returns those of the answer.
+        """Sends bytes and returns those of the answer; sends again while told to wait (429).
+
+        The server says so of custom resources for a moment after its start.
 
         Raises:
             RequestError: The API server answered with an error.
             OSError: It cannot be reached.
         """
+        deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                return self._send(method, path, data, content_type)
+            except RequestError as error:
+                if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(RETRY_S)
+
+    def _send(self, method: str, path: str, data: bytes | None, content_type: str) -> bytes:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
         kept = getattr(self._of_thread, "connection", None)
         while True:

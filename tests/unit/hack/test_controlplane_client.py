@@ -12,11 +12,12 @@ from controlplane.pki import write_keys
 
 
 class Server:
-    """Answers with the number of the connection; /close ends it without a word, /missing is not there."""
+    """Answers with the number of the connection; /close ends it without a word, /missing is not there; `codes` come first."""
 
     def __init__(self, folder: Path) -> None:
         self.keys = write_keys(folder)
         self.connections = 0
+        self.codes: list[int] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -28,7 +29,8 @@ class Server:
 
             def do_GET(self) -> None:
                 body = b'{"connection": %d}' % outer.connections
-                self.send_response(404 if self.path == "/missing" else 200)
+                code = outer.codes.pop(0) if outer.codes else 404 if self.path == "/missing" else 200
+                self.send_response(code)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -66,6 +68,13 @@ def test_an_error_leaves_the_connection_usable(server: Server) -> None:
         server.client.request("GET", "/missing")
     assert caught.value.status == 404
     assert server.client.request("GET", "/") == {"connection": 1}
+
+
+def test_it_waits_when_told_to(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.client.RETRY_S", 0.0)
+    server.codes = [429, 429]
+    assert server.client.request("GET", "/") == {"connection": 1}
+    assert server.codes == []
 
 
 def test_a_connection_that_was_closed_is_replaced(server: Server) -> None:
