@@ -12,7 +12,11 @@ from controlplane.pki import write_keys
 
 
 class Server:
-    """Answers with the number of the connection; /close ends it without a word, /missing is not there; `codes` come first."""
+    """Answers with the number of the connection; /close ends it without a word, /missing is not there.
+
+    Attributes:
+        codes: What it answers with first.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.keys = write_keys(folder)
