@@ -1,60 +1,110 @@
 """The command: settings, logging, signals, exit code.
 
 Exit codes: 0 stopped as asked; 1 cannot go on, or `--print-config` found something wrong; 2 wrong settings.
+
+Invariant: little is imported at the top. A signal is heard from the first moment on, and each use of the
+command pays only for the imports that it needs.
 """
 
 import contextlib
+import gc
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from types import FrameType
+from typing import TYPE_CHECKING
 
-import anyio
-from loguru import logger
+from controller.runtime.imports import frugal_imports
 
-from controller import app, logs
-from controller.plugins.registry import PlannedPlugin
-from controller.runtime.client import CredentialsError
-from controller.runtime.endpoints import ListenError
-from controller.runtime.leader import LeaseLostError
-from controller.settings import Settings, SettingsError, describe, help_text, load
-from controller.sources import typed
+if TYPE_CHECKING:
+    import anyio
+
+    from controller.plugins.registry import PlannedPlugin
+    from controller.settings import Settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the binder with the process's arguments and environment; returns the exit code."""
-    try:
-        settings = load(sys.argv[1:] if argv is None else argv, os.environ)
-        if settings.help:
-            sys.stdout.write(help_text())
-            return 0
-        if settings.version:
-            sys.stdout.write(f"kai-binder {version('kai-binder')}\n")
-            return 0
-        plugins = app.plan(settings)
-        if settings.leader_elect:
-            app.election_namespace(settings)
-    except SettingsError as error:
-        for problem in error.problems:
-            sys.stderr.write(f"kai-binder: {problem}\n")
-        return 2
-    if settings.print_config:
-        return _print_config(settings, plugins)
+    if argv is None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _end_at_once)
+    with frugal_imports():
+        from controller.settings import SettingsError, load
+
+        try:
+            settings = load(sys.argv[1:] if argv is None else argv, os.environ)
+            if settings.help or settings.version:
+                sys.stdout.write(_help() if settings.help else _version())
+                return 0
+            plugins = _plan(settings)
+        except SettingsError as error:
+            for problem in error.problems:
+                sys.stderr.write(f"kai-binder: {problem}\n")
+            return 2
+    return _print_config(settings, plugins) if settings.print_config else _run_to_end(settings, plugins)
+
+
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    """Until the event loop listens to signals there is nothing to put in order.
+
+    The first process of a container has to say so itself: for it the kernel leaves out what signals do
+    otherwise. An exception would not do, as some of what is imported catches any.
+    """
+    os._exit(0)
+
+
+def _help() -> str:
+    from controller.setting_texts import help_text
+
+    return help_text()
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"kai-binder {version('kai-binder')}\n"
+
+
+def _plan(settings: "Settings") -> "tuple[PlannedPlugin, ...]":
+    """The plugins in their order; with this the whole binder is imported."""
+    from controller import app
+
+    if settings.leader_elect:
+        app.election_namespace(settings)
+    return app.plan(settings)
+
+
+def _run_to_end(settings: "Settings", plugins: "tuple[PlannedPlugin, ...]") -> int:
+    """Runs until a signal asks to stop; what ends it otherwise is one record in the log."""
+    import anyio
+    from loguru import logger
+
+    from controller import logs
+    from controller.runtime.client import CredentialsError
+    from controller.runtime.endpoints import ListenError
+    from controller.runtime.leader import LeaseLostError
+
     logs.configure(settings.log_level, settings.log_format)
     _allow_many_connections()
-    code = 0
+    gc.freeze()  # what was imported stays: no collection needs to look at it
     try:
         anyio.run(_run, settings, plugins)
-    except* (CredentialsError, LeaseLostError, ListenError) as group:
-        for fault in _leaves(group):
-            logger.bind(error=str(fault)).critical("The binder cannot go on")
-        code = 1
-    return code
+    except Exception as error:  # noqa: BLE001 -- the log is where it is read; a bare trace is no JSON
+        for fault in _leaves(error):
+            if isinstance(fault, CredentialsError | LeaseLostError | ListenError):
+                logger.bind(error=str(fault)).critical("The binder cannot go on")
+            else:
+                logger.opt(exception=fault).critical("The binder ends by a fault of its own")
+        return 1
+    return 0
 
 
-async def _run(settings: Settings, plugins: tuple[PlannedPlugin, ...]) -> None:
+async def _run(settings: "Settings", plugins: "tuple[PlannedPlugin, ...]") -> None:
+    import anyio
+
+    from controller import app
+
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, stop, tasks.cancel_scope)
@@ -62,8 +112,10 @@ async def _run(settings: Settings, plugins: tuple[PlannedPlugin, ...]) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _stop_on_signal(stop: anyio.Event, everything: anyio.CancelScope) -> None:
+async def _stop_on_signal(stop: "anyio.Event", everything: "anyio.CancelScope") -> None:
     """The first signal asks for an orderly end, the second one ends it."""
+    import anyio
+
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             if stop.is_set():
@@ -74,13 +126,19 @@ async def _stop_on_signal(stop: anyio.Event, everything: anyio.CancelScope) -> N
 
 def _allow_many_connections() -> None:
     """Raises the soft limit of open files to the hard one: each long wait for a volume holds some watches."""
+    import resource
+
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS refuses what it calls unlimited
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _print_config(settings: Settings, plugins: Sequence[PlannedPlugin]) -> int:
-    """Shows what is in effect, as YAML; 1 if a plugin's needs are not met."""
+def _print_config(settings: "Settings", plugins: "Sequence[PlannedPlugin]") -> int:
+    """Shows what is in effect, as YAML; 1 if there is a problem with it."""
+    from controller import app
+    from controller.setting_texts import describe
+    from controller.sources import typed
+
     sys.stdout.write(f"{describe(settings)}plugin-order:\n")
     for planned in plugins:
         sys.stdout.write(
@@ -92,17 +150,20 @@ def _print_config(settings: Settings, plugins: Sequence[PlannedPlugin]) -> int:
             sys.stdout.write(f"  {name}: {typed(value)}\n")
         if planned.unmet is not None:
             sys.stdout.write(f"  dependencyNotMet: {planned.unmet}\n")
-    unmet = [planned.unmet for planned in plugins if planned.unmet is not None]
-    for problem in unmet:
-        sys.stderr.write(f"kai-binder: DependencyNotMet: {problem}\n")
-    return 1 if unmet else 0
+    problems = [f"DependencyNotMet: {planned.unmet}" for planned in plugins if planned.unmet is not None]
+    sharing = app.sharing_problem(settings, plugins)
+    if sharing is not None:
+        problems.append(sharing)
+    for problem in problems:
+        sys.stderr.write(f"kai-binder: {problem}\n")
+    return 1 if problems else 0
 
 
-def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
-    found: list[Exception] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+def _leaves(error: Exception) -> list[Exception]:
+    """The exceptions in a group, however deep, or the one that is no group."""
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
 
 
 if __name__ == "__main__":

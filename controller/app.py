@@ -1,6 +1,7 @@
 """The composition root: from settings to a running process. It builds and connects, and decides nothing."""
 
 import socket
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from controller.binder.telling import Teller
 from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.plugins import registry
+from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.registry import PlannedPlugin
 from controller.reservation.groups import (
     GroupReconciler,
@@ -36,6 +38,7 @@ from controller.runtime.metrics import Metrics
 from controller.runtime.reconcile import Controller, Reconciler
 from controller.runtime.reporting import EventRecorder
 from controller.runtime.workqueue import Backoff, WorkQueue
+from controller.setting_types import image_problem
 from controller.settings import Settings, SettingsError
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -66,6 +69,17 @@ def election_namespace(settings: Settings) -> str:
     raise SettingsError(["--leader-elect outside of a pod needs --leader-election-namespace"])
 
 
+def sharing_problem(settings: Settings, plugins: Sequence[PlannedPlugin]) -> str | None:
+    """Why no GPU can be shared though gpusharing is on; None if nothing is known to stand in the way."""
+    image = image_problem(settings.resource_reservation_pod_image)
+    if image is None or all(planned.cls is not GPUSharing for planned in plugins):
+        return None
+    return (
+        f"--resource-reservation-pod-image: {image}; no GPU can be shared until the image of the reservation "
+        "pods is set. Without shared GPUs, turn gpusharing off"
+    )
+
+
 async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyio.Event) -> None:
     """Runs the binder until `stop` is set.
 
@@ -80,6 +94,9 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
             log.error(
                 f"A plugin's needs are not met (DependencyNotMet): requests that concern it will {ending}"
             )
+    sharing = sharing_problem(settings, plugins)
+    if sharing is not None:
+        logger.bind(problem=sharing).error("GPUs cannot be shared")
     metrics = Metrics()
     manager: Manager | None = None  # the endpoints answer before there is one
 

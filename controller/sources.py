@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.plugins.registry import PluginConfig
+from controller.plugins.config import PluginConfig
 
 PREFIX = "BINDER_"
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from controller.settings import SettingRow, rows
+from controller.setting_texts import SettingRow, rows
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN, END = "<!-- settings: written by hack/readme -->", "<!-- settings: end -->"

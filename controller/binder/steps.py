@@ -19,7 +19,7 @@ from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Ski
 from controller.kai.reasons import Reason
 from controller.kai.request import is_object_name
 from controller.plugins.base import BindContext, Plugin, Prepared
-from controller.plugins.registry import FailurePolicy
+from controller.plugins.config import FailurePolicy
 from controller.runtime import errors
 
 POST_BIND_LIMIT_S = 30.0

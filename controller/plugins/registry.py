@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from controller.kai.reasons import ConditionType
 from controller.plugins.base import Plugin
 from controller.plugins.claims.plugin import DynamicResources
+from controller.plugins.config import FailurePolicy, PluginConfig
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import GPUMemoryLimit
 from controller.plugins.volumes.plugin import VolumeBinding
@@ -23,25 +23,12 @@ from controller.plugins.volumes.plugin import VolumeBinding
 ENTRY_POINT_GROUP = "kai_binder.plugins"
 BUILT_IN: tuple[type[Plugin], ...] = (VolumeBinding, DynamicResources, GPUSharing, GPUMemoryLimit)
 
-FailurePolicy = Literal["Fail", "Ignore"]
-
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 _CONDITION_TYPE = re.compile(
     r"(?=.{1,316}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 )
 """What the schema of conditions allows: with any other, no status could be written."""
-
-
-class PluginConfig(BaseModel):
-    """What a user sets for one plugin; None means the plugin's own default (B-48)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    enabled: bool | None = None
-    priority: int | None = None
-    arguments: dict[str, str] | None = None
-    failure_policy: FailurePolicy | None = Field(default=None, alias="failurePolicy")
 
 
 class PluginConfigError(ValueError):

@@ -1,22 +1,28 @@
 """A small client of the API server for tests and tools: JSON in, JSON out, with a token.
 
-Called by ``ControlPlane``. It is no model for a controller: one connection per request, and it blocks.
+Called by ``ControlPlane``. It is no model for a controller: it blocks. Each thread keeps one connection:
+tests ask often, and a new connection with TLS costs both sides more than a request.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from controlplane.process import ControlPlaneError
 
 REQUEST_TIMEOUT_S = 30.0
+RETRY_S = 0.2
 JSON = "application/json"
 
 
@@ -45,12 +51,10 @@ class Client:
     """
 
     def __init__(self, url: str, ca_file: Path, token: str) -> None:
-        self._url = url
+        self._address = urlsplit(url).netloc
         self._token = token
-        context = ssl.create_default_context(cafile=str(ca_file))
-        # No proxy: the environment may name one, and this host's own loopback is not behind it.
-        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._context = ssl.create_default_context(cafile=str(ca_file))
+        self._of_thread = threading.local()
 
     def request(
         self,
@@ -65,20 +69,50 @@ class Client:
         return answer
 
     def send(self, method: str, path: str, data: bytes | None = None, content_type: str = JSON) -> bytes:
-        """Sends bytes and returns those of the answer.
+        """Sends bytes and returns those of the answer; sends again while told to wait (429).
+
+        The server says so of custom resources for a moment after its start.
 
         Raises:
             RequestError: The API server answered with an error.
             OSError: It cannot be reached.
         """
+        deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                return self._send(method, path, data, content_type)
+            except RequestError as error:
+                if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(RETRY_S)
+
+    def _send(self, method: str, path: str, data: bytes | None, content_type: str) -> bytes:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
-        request = urllib.request.Request(self._url + path, data, headers, method=method)  # noqa: S310
-        try:
-            with self._opener.open(request, timeout=REQUEST_TIMEOUT_S) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            text = error.read().decode(errors="replace")
-            raise RequestError(method, path, error.code, parsed(text)) from None
+        kept = getattr(self._of_thread, "connection", None)
+        while True:
+            connection = kept or self._connect()
+            try:
+                connection.request(method, path, data, headers)
+                answer = connection.getresponse()
+                body = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                self._of_thread.connection = None
+                if kept is None or isinstance(error, TimeoutError):
+                    raise ConnectionError(f"{method} {path}: {error!r}") from error
+                kept = None  # the server may have closed it, or may be another one by now
+                continue
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                raise RequestError(method, path, answer.status, parsed(body.decode(errors="replace")))
+            return body
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        """A new connection for this thread. No proxy, whatever the environment says: this is our own host."""
+        connection = http.client.HTTPSConnection(
+            self._address, timeout=REQUEST_TIMEOUT_S, context=self._context
+        )
+        self._of_thread.connection = connection
+        return connection
 
     def exists(self, path: str) -> bool:
         """Tells whether there is an object at a path."""

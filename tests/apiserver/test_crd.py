@@ -413,7 +413,7 @@ def test_the_account_may_not(deployed: ControlPlane, verbs: str, what: str, name
 
 def test_no_rule_of_the_role_is_left_untested(deployed: ControlPlane) -> None:
     """A right that is added to the role has to be added to MAY, with the thought that it takes."""
-    role = deployed.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/kai-binder")
+    role = deployed.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/kai-binder-python")
     tested = {(verb, what) for verbs, what, _ in MAY for verb in verbs.split()}
     # A subresource answers a GET with the object itself, which the account may read anyway.
     tested |= {("get", "bindrequests.scheduling.run.ai/status"), ("get", "pods/status")}

@@ -32,6 +32,18 @@ def test_dependencies_come_from_the_lock_and_are_checked_by_hash() -> None:
         assert "--no-deps" in other, f"this would fetch unlocked dependencies: {other}"
 
 
+def test_the_bytecode_is_that_of_the_base_image_and_is_used() -> None:
+    """F-64."""
+    version = re.match(r"python:(3\.\d+)", of(STAGES[0], "FROM")[0])
+    (compiling,) = (run for run in of(STAGES[0], "RUN") if "-m compileall" in run)
+    assert version is not None
+    assert f"/usr/local/lib/python{version[1]} /opt/kai-binder/lib" in compiling
+    (prefix,) = re.findall(r"pycache_prefix=(\S+)", compiling)
+    assert f"PYTHONPYCACHEPREFIX={prefix} " in of(STAGES[1], "ENV")[0]
+    for run in of(STAGES[0], "RUN"):
+        assert "pip install" not in run or "--no-compile" in run, "what pip compiles nobody would read"
+
+
 def test_no_cache_of_pip_is_left() -> None:
     for run in of(STAGES[0], "RUN"):
         assert "pip install" not in run or "--no-cache-dir" in run

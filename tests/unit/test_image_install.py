@@ -4,10 +4,12 @@ No container engine is needed for it: the directory stands for the file system o
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from tests.unit.dockerfile import ROOT, STAGES, of
 
 VENV = "/opt/kai-binder"
+STDLIB = "/usr/local/lib/python3.13"
 
 
 def run(command: list[str], cwd: Path) -> str:
@@ -57,7 +60,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if word == "COPY":
             copy(rest, ROOT, src)
         elif word == "RUN":
-            command = shlex.split(rest.replace(VENV, str(venv)))
+            command = shlex.split(rest.replace(VENV, str(venv)).replace(STDLIB, sysconfig.get_path("stdlib")))
             run([sys.executable, *command[1:]] if command[0] == "python" else command, src)
     return venv
 
@@ -68,6 +71,28 @@ def test_the_command_starts(installed: Path, tmp_path: Path) -> None:
 
 def test_the_module_starts(installed: Path, tmp_path: Path) -> None:
     assert "--scheduler-name" in python(installed, tmp_path, "-m", "controller", "--help")
+
+
+def test_a_start_compiles_nothing(installed: Path, tmp_path: Path) -> None:
+    """F-64: all bytecode is there, of the standard library too, and nobody looks whether it is fresh."""
+    prefix = f"pycache_prefix={installed}/bytecode"
+    command = [
+        str(installed / "bin" / "python"),
+        "-B",
+        "-X",
+        prefix,
+        "-v",
+        "-m",
+        "controller",
+        "--kubeconfig=no",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "kubeconfig no does not exist" in done.stderr
+    loaded = re.findall(r"^# code object from '?(.*?)'?$", done.stderr, re.MULTILINE)
+    # This test's own interpreter may bring modules of its own, such as a sitecustomize.
+    compiled = [path for path in loaded if path.endswith(".py") and "sitecustomize" not in path]
+    assert len(loaded) > 300
+    assert compiled == []
 
 
 def test_exactly_the_locked_versions_are_there(installed: Path, tmp_path: Path) -> None:

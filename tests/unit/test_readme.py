@@ -17,7 +17,8 @@ from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Ready
 from controller.plugins.registry import BUILT_IN, PlannedPlugin
-from controller.settings import load, rows
+from controller.setting_texts import rows
+from controller.settings import load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -47,7 +48,7 @@ def test_markdown_does_not_eat_the_text_of_a_setting() -> None:
 
 def test_flags_exist() -> None:
     known = {row.flag for row in rows()}
-    ours = {"--keep", "--kubernetes", "--list", "--upgrade"}
+    ours = {"--checkout", "--keep", "--kubernetes", "--list", "--upgrade"}
     own_lines = [
         line for line in README.splitlines() if not re.search(r"kubectl|docker|pip |FROM|COPY", line)
     ]

@@ -8,8 +8,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from controller.plugins.registry import PluginConfig
-from controller.settings import Settings, SettingsError, describe, help_text, load, rows
+from controller.plugins.config import PluginConfig
+from controller.setting_texts import describe, help_text, rows
+from controller.settings import Settings, SettingsError, load
 
 # Flags of the Go binder and their defaults, as typed.
 UPSTREAM = {

@@ -19,8 +19,11 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
 
 
 @pytest.fixture
-def own_cluster(own_plane: ControlPlane) -> Cluster:
-    return Cluster.fresh(own_plane)
+def own_cluster(own_plane: ControlPlane) -> Iterator[Cluster]:
+    cluster = Cluster.fresh(own_plane)
+    yield cluster
+    # A request that is tried again and again would be counted with those of a later test.
+    own_plane.request("DELETE", cluster.requests)
 
 
 @pytest.fixture

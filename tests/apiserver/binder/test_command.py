@@ -52,7 +52,8 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_print_config_shows_the_order_of_the_plugins() -> None:
-    done = run_to_end("--print-config", env={"BINDER_PLUGINS__GPUMEMORYLIMIT__ENABLED": "true"})
+    image = "--resource-reservation-pod-image=registry.example.com/agent:1"
+    done = run_to_end("--print-config", image, env={"BINDER_PLUGINS__GPUMEMORYLIMIT__ENABLED": "true"})
     assert complaints(done, 0) == ""
     names = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("- name:")]
     assert names == ["volumebinding", "dynamicresources", "gpusharing", "gpumemorylimit"]

@@ -73,7 +73,7 @@ def account_without(cluster: Cluster, resource: str, verbs: set[str]) -> Path:
     """An account with the shipped role, less these verbs on a kind."""
     plane, name = cluster.plane, cluster.namespace
     rules: list[Object] = []
-    for rule in plane.request("GET", f"{ROLES}/kai-binder")["rules"]:
+    for rule in plane.request("GET", f"{ROLES}/kai-binder-python")["rules"]:
         rest = [other for other in rule["resources"] if other != resource]
         if rest:
             rules.append({**rule, "resources": rest})

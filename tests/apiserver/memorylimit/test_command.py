@@ -13,6 +13,7 @@ from controller.runtime.client import Object
 from tests.binder import run_to_end
 from tests.limits import ENABLED
 
+IMAGE = {"BINDER_RESOURCE_RESERVATION_POD_IMAGE": "registry.example.com/agent:1"}
 ARGUMENTS = "BINDER_PLUGINS__GPUMEMORYLIMIT__ARGUMENTS"
 
 
@@ -36,7 +37,7 @@ class Command:
         with self._patch.context() as patch:
             for name in [name for name in os.environ if name.startswith("BINDER_")]:
                 patch.delenv(name)
-            for name, value in (env or {}).items():
+            for name, value in {**IMAGE, **(env or {})}.items():
                 patch.setenv(name, value)
             code = main(flags)
         written = self._capture.readouterr()
@@ -55,7 +56,9 @@ def printed(output: str) -> dict[str, Object]:
 
 
 def test_the_process_ends_with_1_and_2() -> None:
-    unmet = run_to_end("--print-config", env={**ENABLED, "BINDER_PLUGINS__GPUSHARING__ENABLED": "false"})
+    unmet = run_to_end(
+        "--print-config", env={**IMAGE, **ENABLED, "BINDER_PLUGINS__GPUSHARING__ENABLED": "false"}
+    )
     wrong = run_to_end(env={**ENABLED, ARGUMENTS: '{"fallbackMemoryMiB":"16Gi"}'})
     assert (unmet.returncode, wrong.returncode) == (1, 2)
     assert unmet.stderr.startswith("kai-binder: DependencyNotMet: gpumemorylimit needs gpusharing")

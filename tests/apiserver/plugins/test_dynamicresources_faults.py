@@ -120,7 +120,7 @@ def account(cluster: Cluster, *left_out: str) -> Path:
     """Credentials with the rights that we ship, but without those on some resources."""
     plane, name = cluster.plane, cluster.namespace
     rules = []
-    for rule in plane.request("GET", f"{ROLES}s/kai-binder")["rules"]:
+    for rule in plane.request("GET", f"{ROLES}s/kai-binder-python")["rules"]:
         kept = [resource for resource in rule["resources"] if resource not in left_out]
         rules += [{**rule, "resources": kept}] if kept else []
     plane.request("POST", f"{ROLES}s", {"metadata": {"name": name}, "rules": rules})

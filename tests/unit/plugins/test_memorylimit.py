@@ -13,9 +13,10 @@ import pytest
 
 from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Prepared, Ready
+from controller.plugins.config import PluginConfig
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import Arguments, GPUMemoryLimit, Limit, limit_of
-from controller.plugins.registry import BUILT_IN, PluginConfig, PluginConfigError, resolve
+from controller.plugins.registry import BUILT_IN, PluginConfigError, resolve
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
 

@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from controller.plugins.base import BindContext, Outcome, Plugin, Ready
+from controller.plugins.config import PluginConfig
 from controller.plugins.registry import (
     BUILT_IN,
     PlannedPlugin,
-    PluginConfig,
     PluginConfigError,
     installed,
     resolve,

@@ -1,0 +1,1 @@
+"""Measures the binder on a real local control plane: throughput, latency, API requests, CPU, memory."""

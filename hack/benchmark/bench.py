@@ -1,0 +1,107 @@
+"""One control plane, and what every scenario does on it: create pods and requests, run a binder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from controlplane import ControlPlane
+
+from benchmark.binder import NO_LIMIT, Binder, Subject
+from benchmark.objects import (
+    CLAIMS,
+    NAMESPACE,
+    NODE,
+    PODS,
+    REQUESTS,
+    Object,
+    bind_request,
+    claim,
+    pod,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+CREATORS = 8
+
+Pods = Mapping[str, tuple[str, str]]
+"""Uid and GPU group of each pod, by its name."""
+
+
+class Bench:
+    """The control plane of all runs."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self._number = 0
+        self._pool = ThreadPoolExecutor(CREATORS)
+
+    @property
+    def plane(self) -> ControlPlane:
+        """The control plane."""
+        return self.subject.plane
+
+    def prepare(self) -> None:
+        """CRD, roles, namespace and node."""
+        self.plane.kubectl("apply", "-f", str(ROOT / "config/default/namespaces.yaml"))
+        self.plane.kubectl("apply", "-k", str(ROOT / "config/crd"))
+        self.plane.kubectl("apply", "-k", str(ROOT / "config/rbac"))
+        self.plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        self.plane.kubectl("create", "namespace", NAMESPACE)
+        self.plane.kubectl("wait", "--for=create", "-n", NAMESPACE, "serviceaccount/default", "--timeout=30s")
+        labels = {"nvidia.com/gpu.memory": "15360"}
+        self.plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": labels}})
+
+    def clear(self) -> None:
+        """Removes what earlier runs left, so that a binder finds only what is counted."""
+        for path in (REQUESTS, PODS):
+            self.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+    def create(self, path: str, bodies: Iterable[Object]) -> list[Object]:
+        """Creates many objects, several at a time."""
+        return list(self._pool.map(lambda body: self.plane.request("POST", path, body), bodies))
+
+    def pods(self, count: int, *, per_group: int = 0, padding: int = 0, claims: Sequence[str] = ()) -> Pods:
+        """Creates pods, all with the same claims."""
+        names = self.names("run", count)
+        groups = {
+            name: f"group-{self._number}-{number // per_group}" if per_group else ""
+            for number, name in enumerate(names)
+        }
+        bodies = (pod(name, group=groups[name], padding=padding, claims=claims) for name in names)
+        return {
+            item["metadata"]["name"]: (item["metadata"]["uid"], groups[item["metadata"]["name"]])
+            for item in self.create(PODS, bodies)
+        }
+
+    def pods_that_wait(self, count: int, storage: str) -> list[str]:
+        """Creates pods with a new claim each, and the requests for them; returns the names of the claims."""
+        names = self.names("wait", count)
+        self.create(CLAIMS, (claim(name, storage) for name in names))
+        made = self.create(PODS, (pod(name, claims=[name]) for name in names))
+        self.decide({item["metadata"]["name"]: (item["metadata"]["uid"], "") for item in made})
+        return names
+
+    def names(self, word: str, count: int) -> list[str]:
+        """Names that no earlier run had."""
+        self._number += 1
+        return [f"{word}{self._number}-{number}" for number in range(count)]
+
+    def decide(self, pods: Pods) -> None:
+        """Creates the requests for pods."""
+        self.create(REQUESTS, (bind_request(name, uid, group=group) for name, (uid, group) in pods.items()))
+
+    def phase(self, name: str) -> str:
+        """The phase of a request; asked of the API server, which costs the binder nothing."""
+        return str((self.plane.request("GET", f"{REQUESTS}/{name}").get("status") or {}).get("phase") or "")
+
+    @contextmanager
+    def binder(self, flags: Sequence[str] = NO_LIMIT, prefix: Sequence[str] = ()) -> Iterator[Binder]:
+        """Runs a binder for the block."""
+        binder = Binder(self.subject, flags, prefix)
+        binder.start()
+        try:
+            yield binder
+        finally:
+            binder.stop(10.0)

@@ -1,0 +1,167 @@
+"""The command before and around its work: signals, images, an end that nobody foresaw."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controller import app
+from controller.__main__ import main
+from controller.settings import load
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "--resource-reservation-pod-image"
+AGENT = f"{IMAGE}=registry.example.com/team/agent:v1"
+SLOW = """
+import pathlib, time
+pathlib.Path({started!r}).touch()
+time.sleep(60)
+"""
+ENTRY = [sys.executable, "-c", "import sys; from controller.__main__ import main; sys.exit(main())"]
+FIRST_PROCESS = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("BINDER_")]:
+        monkeypatch.delenv(name)
+
+
+def deployment(path: str) -> dict[str, object]:
+    """The only container of a Deployment."""
+    (container,) = yaml.safe_load((ROOT / path).read_text())["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def importing(tmp_path: Path, command: list[str]) -> "subprocess.Popen[bytes]":
+    """The command, in the middle of its imports for as long as the test takes."""
+    started = tmp_path / "started"
+    (tmp_path / "pydantic.py").write_text(SLOW.format(started=str(started)))
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+    deadline_s = time.monotonic() + 20
+    while not started.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_imports_ends_the_process(tmp_path: Path, number: signal.Signals) -> None:
+    """F-55."""
+    process = importing(tmp_path, ENTRY)
+    process.send_signal(number)
+    assert process.wait(5) == 0
+
+
+def test_it_ends_the_first_process_of_a_container_too(tmp_path: Path) -> None:
+    """F-55: the kernel gives such a process no signal that it has not asked for."""
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*FIRST_PROCESS, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("this machine makes no process namespaces")
+    outer = importing(tmp_path, [*FIRST_PROCESS, *ENTRY])
+    try:
+        (inner,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        os.kill(int(inner), signal.SIGTERM)
+        assert outer.wait(5) == 0
+    finally:
+        outer.kill()
+
+
+def test_an_end_that_nobody_foresaw_is_one_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F-55: in the chosen format, not a bare trace that no collector of logs can read."""
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(app, "run", broken)
+    assert main(["--log-format=json", AGENT]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    record = json.loads(line)
+    assert (record["level"], record["error"]) == ("error", "RuntimeError: a fault")
+    assert "in broken" in record["stacktrace"]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "registry/local/kai-scheduler/resource-reservation",
+        "/resource-reservation:",
+        "agent:",
+        "Agent",
+        "a//b",
+    ],
+)
+def test_an_image_that_cannot_be_pulled_is_a_problem(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """F-29: told by --print-config."""
+    assert main(["--print-config", IMAGE, image]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"kai-binder: {IMAGE}: {image!r} is ")
+    assert "gpusharing" in told
+
+
+def test_the_default_image_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    """F-29."""
+    assert main(["--print-config"]) == 1
+    assert "is a placeholder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [AGENT],
+        [f"{IMAGE}=agent"],
+        [f"{IMAGE}=localhost:5000/agent"],
+        [f"{IMAGE}=[::1]:5000/team/my-agent:v1.2_3"],
+        [f"{IMAGE}=registry.example.com/agent:v1@sha256:{'0a' * 32}"],
+        ['--plugins={"gpusharing":{"enabled":false}}'],
+    ],
+    ids=str,
+)
+def test_without_a_problem_nothing_is_told(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """F-29."""
+    assert main(["--print-config", *flags]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_placeholder_is_told_at_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """F-29."""
+    addresses = ["--metrics-bind-address=0", "--health-probe-bind-address=0"]
+    assert main([f"--kubeconfig={tmp_path}/none", "--log-format=json", *addresses]) == 1
+    records = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [record["level"] for record in records if "GPUs cannot be shared" in record["msg"]] == ["error"]
+
+
+def test_the_shipped_deployment_can_share_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    """F-29: it names an image for the reservation pods."""
+    args = deployment("config/manager/deployment.yaml")["args"]
+    assert isinstance(args, list)
+    assert main(["--print-config", *args]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_arguments_of_the_operator_are_accepted() -> None:
+    """F-65: exactly as it writes them."""
+    args = deployment("tests/data/operator-binder-deployment.yaml")["args"]
+    assert isinstance(args, list)
+    settings = load(args, {})
+    assert (settings.qps, settings.burst, settings.leader_elect) == (20, 100, True)
+    assert settings.resource_reservation_pod_image == "/resource-reservation:"
+    assert (settings.metrics_bind_address, settings.health_probe_bind_address) == (":8080", ":8081")
+    security = settings.resource_reservation_container_security_context
+    assert security is not None
+    assert (security["runAsUser"], security["capabilities"]) == (10000, {"drop": ["all"]})
+    names = [planned.cls.name for planned in app.plan(settings)]
+    assert names == ["volumebinding", "dynamicresources", "gpusharing"]
