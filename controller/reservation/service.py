@@ -107,7 +107,8 @@ class Reservations:
             failure = self._failure_so_far(found)
             if failure is not None:
                 return failure
-        devices = await self._devices({group: found[group] for group in groups}, bind)
+        found = {group: found[group] for group in groups}
+        devices = await self._devices(found, bind)
         if isinstance(devices, Failed):
             return devices
         reserved: list[Reserved] = []

@@ -158,7 +158,7 @@ def test_more_groups_than_the_node_has_gpus(cluster: Sharing) -> None:
     text = f"spec.selectedGPUGroups names 3 GPU groups, but node {node} has 2 GPUs"
     assert refusal(cluster) == f"GPUReserved InvalidGPUGroup: {text}"
     assert cluster.reservations(groups[2]) == []
-    cluster.assert_nothing_left("a")
+    cluster.assert_unbound("a")
 
 
 def test_a_reservation_that_gets_no_gpu_stops_the_rest(cluster: Sharing, binder: Binder) -> None:

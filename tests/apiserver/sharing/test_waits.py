@@ -8,8 +8,9 @@ from controlplane import ControlPlane
 from kubelet import Answer, device_of
 
 from tests.binder import Binder, Binders
+from tests.cluster import MERGE
 from tests.polling import wait_until
-from tests.sharing import ORDER, RESERVATION_PODS, Sharing
+from tests.sharing import GPU_INDEX, ORDER, RESERVATION_PODS, Sharing
 
 TIMEOUT_S = 6
 LONG_S = 0.7 * TIMEOUT_S
@@ -154,6 +155,23 @@ def test_one_that_waits_along_goes_and_nothing_is_replaced(cluster: Sharing) -> 
     assert cluster.reservation(group)["metadata"]["uid"] == before
 
 
+def test_a_silent_reservation_that_has_users_is_not_replaced(cluster: Sharing) -> None:
+    """F-21: it has answered once; somebody has taken the answer off, and its users go by it."""
+    node, group = cluster.node(), cluster.group()
+    cluster.share("a", node, group)
+    cluster.wait_for("a", "Succeeded")
+    cluster.set_phase("a", "Running")
+    before = cluster.reservation(group)["metadata"]
+    delta = {"metadata": {"annotations": {GPU_INDEX: None}}}
+    cluster.plane.request("PATCH", f"{RESERVATION_PODS}/{before['name']}", delta, MERGE)
+    cluster.share("b", node, group)
+    status = cluster.wait_for("b", "Failed", within_s=2 * TIMEOUT_S)
+    assert status["reason"].startswith("GPUReserved ReservationTimeout: ")
+    time.sleep(1)
+    assert cluster.reservation(group)["metadata"]["uid"] == before["uid"]
+    assert "deletionTimestamp" not in cluster.get_pod("a")["metadata"]
+
+
 WAITING = {"name": "resource-reservation", "image": "x", "imageID": "", "ready": False, "restartCount": 3}
 
 
@@ -293,7 +311,7 @@ def test_a_reservation_that_does_not_go(cluster: Sharing) -> None:
         made = cluster.share("b", node, group)
         wait_until(lambda: cluster.conditions("b"), within_s=LONG_S)
         cluster.delete_request("b")
-        cluster.ask_share("b", node, other, owner=made)
+        cluster.ask_share("b", cluster.node(), other, owner=made)  # the GPU of this node is not free
         cluster.wait_for("b", "Succeeded", within_s=2)
         cluster.share("c", node, group)
         status = cluster.wait_for("c", "Failed", within_s=2 * TIMEOUT_S)
