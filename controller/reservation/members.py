@@ -24,7 +24,7 @@ from controller.kai.names import (
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, is_alive, is_finished, is_owner, live
 from controller.kai.reasons import Phase
-from controller.kai.request import BindStatus, is_over
+from controller.kai.request import is_over
 from controller.kai.sharing import groups_of_pod, groups_of_request, target_of
 from controller.reservation.manifest import NAME_PREFIX, ReservationOptions, device_of
 from controller.reservation.usage import Usage
@@ -86,6 +86,12 @@ def asks_for_share(pod: Object) -> bool:
     return asks or annotations.get(RECEIVED_RESOURCE_TYPE) == FRACTION
 
 
+def _has_succeeded(item: Object) -> bool:
+    """Whether a request has bound its pod; asked for each user of each group, so nothing else is read."""
+    status = item.get("status")
+    return isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED
+
+
 class Members:
     """Reads who belongs to a group, from the caches and live."""
 
@@ -138,8 +144,7 @@ class Members:
         told = [
             groups_of_request(item)
             for item in self._requests_for(pod)
-            if BindStatus.of(item).phase == Phase.SUCCEEDED
-            and (item.get("spec") or {}).get("selectedNode") == node_of(pod)
+            if _has_succeeded(item) and (item.get("spec") or {}).get("selectedNode") == node_of(pod)
         ]
         return frozenset().union(*told) if told else None
 
@@ -150,10 +155,10 @@ class Members:
 
     def protects(self, item: Object) -> bool:
         """Whether a request keeps its groups: it is to be bound, or its pod lives."""
-        if not is_over(item):
-            return True
+        if not _has_succeeded(item):
+            return not is_over(item)
         pod = self.pod_of(item)
-        return BindStatus.of(item).phase == Phase.SUCCEEDED and pod is not None and not is_finished(pod)
+        return pod is not None and not is_finished(pod)
 
     def is_needed(self, group: str, node_names: Iterable[str]) -> bool:
         """Whether, by the caches, somebody uses or needs the group's reservation on one of these nodes."""
@@ -205,7 +210,7 @@ class Members:
             if any(node_of(pod) in names and self.is_user(pod, group) for pod in page.items):
                 return True
         for item in self.requests(group):
-            if BindStatus.of(item).phase != Phase.SUCCEEDED:
+            if not _has_succeeded(item):
                 continue
             metadata, name = item["metadata"], (item.get("spec") or {}).get("podName")
             try:
