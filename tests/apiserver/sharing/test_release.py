@@ -311,10 +311,15 @@ def test_requests_that_are_tried_again_do_not_keep_users_of_a_lost_gpu(cluster: 
 def test_an_ended_reservation_beside_a_living_one(cluster: Sharing) -> None:
     """F-20: it goes, and nobody with it."""
     node, group = cluster.node(), cluster.group()
+    cluster.agents.set(group, None)
+    config_map = {"metadata": {"name": "a-shared-gpu-0"}, "data": {"NVIDIA_VISIBLE_DEVICES": "0"}}
+    cluster.plane.request("POST", cluster.config_maps, config_map)
     user(cluster, "a", group, node=node, phase="Pending")
     for name in ("old", "new"):
         cluster.make_reservation(f"{name}-{cluster.namespace}", node, group, device="0")
     cluster.set_phase("a", "Running")
+    time.sleep(LOOK_S)
+    assert len(cluster.reservations(group)) == 2, "the device of both is in use"
     cluster.patch_status_of(f"{RESERVATION_PODS}/old-{cluster.namespace}", {"phase": "Succeeded"})
     wait_until(lambda: cluster.reservation(group))
     assert_kept(cluster, group)
