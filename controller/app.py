@@ -24,10 +24,18 @@ from controller.reservation.groups import (
     GroupReconciler,
     groups_of_changed_request,
     groups_of_changed_reservation,
-    pods_of_request,
 )
 from controller.reservation.manifest import ReservationOptions
-from controller.reservation.service import GROUP_INDEX, POD_INDEX, GroupCaches, Reservations, Usage
+from controller.reservation.members import (
+    GROUP_INDEX,
+    NODE_INDEX,
+    POD_INDEX,
+    GroupCaches,
+    nodes_of_pod,
+    pods_of_request,
+)
+from controller.reservation.service import Reservations
+from controller.reservation.usage import Usage
 from controller.runtime.cache import Cache, Key
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, ClientOptions
@@ -149,7 +157,8 @@ def _manager(
     recorder = EventRecorder(client, "binder")
     backoff = Backoff(settings.rate_limiter_base_delay, settings.rate_limiter_max_delay)
     usage = Usage()
-    reservations = Reservations(client, groups, _reservation_options(settings), usage)
+    changes = Changes(client, caches.all())
+    reservations = Reservations(client, groups, _reservation_options(settings), usage, changes)
 
     group_queue: WorkQueue[str] = _queue("gpugroup", backoff, metrics)
     group_reconciler = GroupReconciler(client, groups, reservations, usage, recorder)
@@ -158,7 +167,6 @@ def _manager(
     releasing.watch(caches.pods, group_reconciler.groups_of_changed_pod)
     releasing.watch(caches.reservations, groups_of_changed_reservation)
 
-    changes = Changes(client, caches.all())
     gpus = SharedGPUs(reservations, usage, group_queue.add)
     pipeline = Pipeline(client, plugins, gpus, changes)
     teller = Teller(client, caches.requests, recorder, backoff)
@@ -207,7 +215,7 @@ def _caches(
             name="reservations",
             namespace=settings.resource_reservation_namespace,
             trim=trim_reservation,
-            indexes={GROUP_INDEX: groups_of_pod},
+            indexes={GROUP_INDEX: groups_of_pod, NODE_INDEX: nodes_of_pod},
             required=False,
         ),
         leading_since=lease.acquired_version if lease is not None else str,
@@ -216,6 +224,7 @@ def _caches(
 
 def _reservation_options(settings: Settings) -> ReservationOptions:
     return ReservationOptions(
+        scheduler_name=settings.scheduler_name,
         namespace=settings.resource_reservation_namespace,
         service_account=settings.resource_reservation_service_account,
         app_label=settings.resource_reservation_app_label,

@@ -30,11 +30,13 @@ class Answer:
         device: The device it reports; None: it runs and says nothing.
         delay_s: Seconds after it was first seen.
         failure: A reason: it fails with this one instead, as a kubelet rejects a pod.
+        status: It shows this status and says nothing, as a pod whose container cannot start.
     """
 
     device: str | None = None
     delay_s: float = 0.0
     failure: str | None = None
+    status: Object | None = None
 
 
 def device_of(pod: Object) -> Answer:
@@ -113,8 +115,10 @@ class Kubelet:
 
     def _play(self, pod: Object, answer: Answer) -> None:
         path = f"{self._path}/{pod['metadata']['name']}"
+        status = answer.status
         if answer.failure is not None:
             status = {"phase": "Failed", "reason": answer.failure, "message": "the kubelet stub was told so"}
+        if status is not None:
             self._plane.request("PATCH", f"{path}/status", {"status": status}, MERGE_PATCH)
             return
         self._plane.request("PATCH", f"{path}/status", {"status": {"phase": "Running"}}, MERGE_PATCH)

@@ -17,6 +17,7 @@ from controller.kai.names import (
     GPU_FRACTION,
     GPU_INDEX,
     GPU_MEMORY,
+    GPU_RESOURCE,
     NUMA_PLACEMENT,
     POD_BOUND,
 )
@@ -101,8 +102,12 @@ def trim_reservation(pod: Object) -> Object:
 
 
 def trim_node(node: Object) -> Object:
-    """A node's name and labels; its addresses, images and heartbeats are others' business."""
-    return {"metadata": _metadata(node)}
+    """A node's name, labels and number of GPUs; its addresses, images and heartbeats are others' business."""
+    gpus = ((node.get("status") or {}).get("capacity") or {}).get(GPU_RESOURCE)
+    kept: Object = {"metadata": _metadata(node)}
+    if gpus is not None:
+        kept["status"] = {"capacity": {GPU_RESOURCE: gpus}}
+    return kept
 
 
 def trim_request(request: Object) -> Object:

@@ -26,7 +26,8 @@ from controller.kai.request import BindRequest
 from controller.kai.sharing import group_labels
 from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import BUILT_IN, PlannedPlugin, PluginConfigError
-from controller.reservation.service import ReservationError, Reservations, Reserved, Usage
+from controller.reservation.service import Reservations, Reserved
+from controller.reservation.usage import Usage
 from controller.runtime import errors
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
@@ -234,38 +235,46 @@ class _Attempt:
         self._waits.step = ConditionType.GPU_RESERVED
         return await self._of_reservations(self._take_gpus())
 
-    async def _take_gpus(self) -> None:
+    async def _take_gpus(self) -> Failed | None:
         labels = group_labels(self._context.pod, self._request.gpu_groups)
         if isinstance(labels, Failed):
-            raise ReservationError(labels.reason, labels.message, retry=labels.retry)
+            return labels
         self._labels = labels
-        self._reserved = await self._pipeline.gpus.reservations.reserve(
+        reserved = await self._pipeline.gpus.reservations.reserve(
             self._request, self._context.pod, self._context.node, self._waits.waiting
         )
+        if isinstance(reserved, Failed):
+            return reserved
+        self._reserved = reserved
         self._context = replace(self._context, gpu_ids=tuple(gpu.device for gpu in self._reserved))
         text = ", ".join(f"group {gpu.group} is GPU {gpu.device}" for gpu in self._reserved)
         self._outcomes[ConditionType.GPU_RESERVED] = Ready(f"{text} of node {self._request.node_name}")
+        return None
 
-    async def _of_reservations(self, work: Awaitable[None]) -> Stop | None:
-        """Runs work with reservations; what it raises becomes the outcome of that step."""
+    async def _of_reservations(
+        self, work: Awaitable[Failed | None], step: str = ConditionType.GPU_RESERVED
+    ) -> Stop | None:
+        """Runs work with reservations; why it failed, or what it raises, becomes the outcome of that step."""
         try:
-            await work
-        except ReservationError as error:
-            failure = Failed(error.reason, error.message, retry=error.retry)
+            failure = await work
         except errors.ApiError as error:
             if error.transient:
                 raise
             failure = failed_by(error)
-        else:
-            return None
-        return self._stopped(ConditionType.GPU_RESERVED, failure)
+        return self._stopped(step, failure) if failure is not None else None
 
     async def _look_again(self) -> Stop | None:
-        """Whether, after all the waits, the request still stands and its GPUs are still held."""
+        """Whether, after all the waits, the request still stands and its GPUs are held, or free, for it."""
+        reservations, context = self._pipeline.gpus.reservations, self._context
+        self._waits.step = ConditionType.BOUND
+        settled = reservations.settle(context.node, self._request, self._waits.waiting)
+        stop = await self._of_reservations(settled, ConditionType.BOUND)
+        if stop is not None:
+            return stop
         obsolete = self._caller.obsolete()
         if obsolete is not None:
             return Stop(ConditionType.BOUND, obsolete)
-        return await self._of_reservations(self._pipeline.gpus.reservations.confirm(self._reserved))
+        return await self._of_reservations(reservations.confirm(self._reserved))
 
     async def _assign(self) -> Ending:
         """Gives the pod its node; the answer is final, so nobody has to look once more."""

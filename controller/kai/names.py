@@ -17,7 +17,8 @@ CSI_CAPACITIES = Resource("storage.k8s.io/v1", "csistoragecapacities")
 RECEIVED_RESOURCE_TYPE = "received-resource-type"
 NUMA_PLACEMENT = "kai.scheduler/numa-placement-predicted"
 FRACTION = "Fraction"
-"""The receivedResourceType of a shared GPU; `Regular`, `MigInstance` and empty need nothing of us."""
+"""The receivedResourceType of a shared GPU; `Regular`, `MigInstance` and empty need no reservation."""
+MIG = "MigInstance"
 
 LEASE_NAME = "2ad35f9c.kai.scheduler"
 POD_BOUND = "PodBound"
@@ -41,6 +42,7 @@ GPU_MEMORY = "gpu-memory"
 DEVICE_COUNT = "gpu-fraction-num-devices"
 CONTAINER_NAME = "gpu-fraction-container-name"
 NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
+GPU_RESOURCE = "nvidia.com/gpu"
 FAKE_GPU_NODE = "run.ai/fake.gpu"
 
 _MAX_OBJECT_NAME = 253

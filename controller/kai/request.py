@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.kai.names import FRACTION
+from controller.kai.names import FRACTION, MIG
 from controller.kai.reasons import Phase
 from controller.runtime.client import Object
 
@@ -104,6 +104,7 @@ class BindRequest:
         pod_name: Of the pod.
         node_name: The chosen node.
         resource_type: `Regular`, `Fraction`, `MigInstance` or empty.
+        gpu_count: Number of GPUs; None if absent, which writers that leave out zeros do not tell from 0.
         gpu_portion: Share of each GPU, a decimal number as text; None if absent.
         gpu_groups: One name for each shared GPU.
         backoff_limit: Attempts that may fail; None means one.
@@ -119,6 +120,7 @@ class BindRequest:
     pod_name: str
     node_name: str
     resource_type: str = ""
+    gpu_count: int | None = None
     gpu_portion: str | None = None
     gpu_groups: tuple[str, ...] = ()
     backoff_limit: int | None = None
@@ -141,6 +143,16 @@ class BindRequest:
         """Whether it gives shares of GPUs."""
         return self.resource_type == FRACTION
 
+    @property
+    def takes_devices(self) -> bool:
+        """Whether it gives whole devices: GPUs, slices of them (MIG), or what resource claims are for."""
+        if self.is_fraction:
+            return False
+        claims = bool(self.claim_allocations) or bool((self.extended_claim or {}).get("allocation"))
+        # A request for no GPU has the portion 0.00 and leaves the count out.
+        portion = (self.gpu_portion or "").strip("0.")
+        return claims or self.resource_type == MIG or self.gpu_count is not None or bool(portion)
+
     @classmethod
     def parse(cls, item: Object) -> "BindRequest":
         """Reads an object of the API server.
@@ -160,6 +172,7 @@ class BindRequest:
             pod_name=fields.required_name("podName"),
             node_name=fields.required_name("selectedNode"),
             resource_type=fields.get("receivedResourceType", str) or "",
+            gpu_count=gpu.get("count", int) or None,
             gpu_portion=gpu.get("portion", str),
             gpu_groups=tuple(fields.items("selectedGPUGroups", str)),
             backoff_limit=fields.get("backoffLimit", int),

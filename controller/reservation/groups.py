@@ -5,22 +5,21 @@ for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
+import anyio
 from loguru import logger
 
-from controller.kai.names import CONFIG_MAP_PREFIX, GPU_INDEX, GROUP_LABEL, GROUP_LABEL_PREFIX, PODS
+from controller.kai.names import GROUP_LABEL, PODS
 from controller.kai.outcome import Failed
-from controller.kai.pods import annotation, is_finished, is_owner, live
+from controller.kai.pods import full_name, is_alive, is_finished
 from controller.kai.reasons import Phase
-from controller.kai.request import BindRequest, BindStatus, InvalidRequestError, is_over
+from controller.kai.request import BindRequest, BindStatus, InvalidRequestError
 from controller.kai.sharing import groups_of_pod, groups_of_request, is_group, needs_labels
-from controller.reservation.service import (
-    GROUP_INDEX,
-    POD_INDEX,
-    GroupCaches,
-    Reservations,
-    Usage,
-)
+from controller.reservation.manifest import device_of, has_our_name
+from controller.reservation.members import POD_INDEX, GroupCaches, node_of, pod_key
+from controller.reservation.service import Reservations
+from controller.reservation.usage import Usage
 from controller.runtime import errors
 from controller.runtime.cache import Change, key_of
 from controller.runtime.client import Client, Object
@@ -30,18 +29,8 @@ from controller.runtime.slots import Slot
 
 _RUNNING = "Running"
 _LOOK_AGAIN_S = 30.0
-
-
-def pod_key(namespace: str, name: str) -> str:
-    """How a pod is named in the index of requests."""
-    return f"{namespace}/{name}"
-
-
-def pods_of_request(item: Object) -> Iterable[str]:
-    """The pod that a request names, for the index."""
-    spec = item.get("spec")
-    name = spec.get("podName") if isinstance(spec, dict) else None
-    return (pod_key(item["metadata"]["namespace"], name),) if isinstance(name, str) else ()
+_YOUNG_S = 10.0
+"""So long a reservation may be there before the request that it was made for shows."""
 
 
 def groups_of_changed_request(change: Change) -> Iterable[str]:
@@ -69,17 +58,19 @@ class GroupReconciler:
     ) -> None:
         self._client = client
         self._caches = caches
-        self._reservations = reservations
+        self._members = reservations.members
+        self._pods = reservations.pods
         self._usage = usage
         self._recorder = recorder
+        self._first_seen_s: dict[str, float] = {}
 
     def groups_of_changed_pod(self, change: Change) -> Iterable[str]:
-        """Groups to look at when a pod changes: those of its labels, and those that it should have."""
+        """Groups to look at when a pod changes: those of its labels, and those that it was given."""
         groups = {
             group for item in (change.old, change.new) if item is not None for group in groups_of_pod(item)
         }
         pod = change.new
-        if pod is not None and pod["spec"].get("nodeName") and annotation(pod, CONFIG_MAP_PREFIX):
+        if pod is not None and node_of(pod):
             for item in self._caches.requests.by_index(POD_INDEX, pod_key(*key_of(pod))):
                 groups.update(groups_of_request(item))
         return groups
@@ -90,44 +81,75 @@ class GroupReconciler:
         Raises:
             errors.ApiError: The server did not do what was asked; the group is as before, or better.
         """
-        if self._usage.is_used(group) or not is_group(group):
+        if not is_group(group) or (self._usage.is_used(group) and not self._usage.given_up(group)):
             return Result()  # the bind that uses it has it looked at when it is done
-        async with self._usage.locks.hold(group, slot.released):
+        async with self._usage.locked(group, slot.released):
+            for pod in self._usage.given_up(group):
+                await self._replace(group, pod)
             if self._usage.is_used(group):
                 return Result()
-            requests = self._caches.requests.by_index(GROUP_INDEX, group)
-            for item in requests:
+            self._usage.needed_live.discard(group)
+            for item in self._members.requests(group):
                 await self._label(item, group)
-            users = [pod for pod in self._caches.pods.by_index(GROUP_INDEX, group) if not is_finished(pod)]
-            reservations = self._caches.reservations.by_index(GROUP_INDEX, group)
-            if users and not reservations and not any(map(self._may_bind, requests)):
-                return await self._evict(group, users)
-            if users or any(map(self._protects, requests)):
-                await self._remove_rivals(group, reservations)
-            elif reservations and not await self._is_needed(group, requests):
-                for pod in reservations:
-                    await self._reservations.remove(pod)
-        return Result()
+            return await self._keep_or_free(group)
 
-    def _may_bind(self, item: Object) -> bool:
-        """Whether a request is still to be bound; a malformed one never is."""
-        return not is_over(item)
+    async def _keep_or_free(self, group: str) -> Result:
+        known = self._members.reservations(group)
+        holding = [pod for pod in known if not is_finished(pod)]
+        nodes = {node_of(pod) for pod in holding}
+        lost = [user for user in self._members.users(group) if node_of(user) not in nodes]
+        result = await self._evict(group, lost) if lost else Result()
+        for pod in known:
+            if is_finished(pod):
+                await self._remove_ended(pod)
+        if self._members.is_needed(group, nodes):
+            await self._remove_rivals(group, holding)
+        elif holding and await self._members.is_needed_live(group, nodes):
+            self._usage.needed_live.add(group)
+        elif holding:
+            return await self._release(group, holding)
+        return result
 
-    def _protects(self, item: Object) -> bool:
-        """Whether a request keeps its groups: it is to be bound, or its pod lives."""
-        if self._may_bind(item):
-            return True
-        pod = self._pod_of(item)
-        return BindStatus.of(item).phase == Phase.SUCCEEDED and pod is not None and not is_finished(pod)
+    async def _release(self, group: str, reservations: Iterable[Object]) -> Result:
+        """Removes the reservations of a group that nobody needs; one that may be needed yet has time."""
+        young_s = 0.0
+        for pod in reservations:
+            left_s = 0.0 if has_our_name(pod, group) else _YOUNG_S - self._age_s(pod)
+            if left_s > 0:
+                young_s = max(young_s, left_s)
+                continue
+            await self._pods.remove(pod)
+            self._first_seen_s.pop(pod["metadata"]["uid"], None)
+        return Result(young_s or None)
 
-    def _pod_of(self, item: Object) -> Object | None:
-        name = (item.get("spec") or {}).get("podName")
-        pod = self._caches.pods.get(str(name), item["metadata"]["namespace"])
-        return pod if pod is not None and is_owner(item, pod) else None
+    def _age_s(self, pod: Object) -> float:
+        """Seconds since a pod was made; at least since it was first asked for, if the clocks differ."""
+        now_s = anyio.current_time()
+        for uid in [uid for uid, seen_s in self._first_seen_s.items() if now_s - seen_s > 2 * _YOUNG_S]:
+            del self._first_seen_s[uid]  # gone without us, or about to be looked at for the last time
+        first_s = self._first_seen_s.setdefault(pod["metadata"]["uid"], now_s)
+        made = pod["metadata"].get("creationTimestamp")
+        age_s = (datetime.now(UTC) - datetime.fromisoformat(made)).total_seconds() if made else _YOUNG_S
+        return max(age_s, now_s - first_s)
+
+    async def _replace(self, group: str, pod: Object) -> None:
+        """Removes a reservation that was given up, unless it turns out to be of use."""
+        found = await self._members.read_again(pod)
+        useful = found is not None and (device_of(found) is not None or self._members.users(group))
+        if found is None or useful:
+            self._usage.forgive(pod)
+        else:
+            await self._pods.remove(found)
+
+    async def _remove_ended(self, pod: Object) -> None:
+        """Removes a reservation whose GPU the kubelet has freed; such a pod never holds one again."""
+        found = await self._members.read_again(pod)
+        if found is not None and is_finished(found):
+            await self._pods.remove(found)
 
     async def _label(self, item: Object, group: str) -> None:
         """Gives an assigned pod its group labels, where the server did not take them from the Binding."""
-        pod = self._pod_of(item)
+        pod = self._members.pod_of(item)
         if pod is None or groups_of_pod(pod) or is_finished(pod):
             return  # a pod with other groups than these is not ours to correct
         try:
@@ -146,54 +168,35 @@ class GroupReconciler:
         body: Object = {"metadata": {"uid": metadata["uid"], "labels": labels}}
         await self._client.patch(PODS, metadata["name"], body, metadata["namespace"])
 
-    async def _is_needed(self, group: str, requests: Iterable[Object]) -> bool:
-        """Whether a live look finds a user of the group that the caches do not show."""
-        for selector in (f"{GROUP_LABEL}={group}", f"{GROUP_LABEL_PREFIX}{group}={group}"):
-            page = await self._client.list_all(PODS, {"labelSelector": selector})
-            users = [pod for pod in page.items if not self._is_reservation(pod)]
-            if not all(map(is_finished, users)):
-                return True
-        for item in requests:
-            if BindStatus.of(item).phase != Phase.SUCCEEDED:
-                continue
-            metadata, name = item["metadata"], (item.get("spec") or {}).get("podName")
-            try:
-                pod = await self._client.get(PODS, str(name), metadata["namespace"])
-            except errors.NotFoundError:
-                continue
-            if is_owner(item, pod) and not is_finished(pod):
-                return True
-        return False
-
     async def _remove_rivals(self, group: str, reservations: Iterable[Object]) -> None:
         """Of several reservations for one GPU keeps the one that its users go by (D-38)."""
-        alive = list(live(tuple(reservations)))
-        if len(alive) < 2 or not any(annotation(pod, GPU_INDEX) for pod in alive):
+        alive = list(filter(is_alive, reservations))
+        if len(alive) < 2 or not any(isinstance(device_of(pod), str) for pod in alive):
             return
-        kept = await self._reservations.find(group)
-        if kept is None or not await self._reservations.is_alive(kept):
+        kept, rivals = await self._members.find_all(group)
+        found = await self._members.read_again(kept) if kept is not None else None
+        if found is None or not is_alive(found):
             return  # the next change of the cache has it looked at again
-        for pod in alive:
-            if pod["metadata"]["uid"] != kept["metadata"]["uid"]:
-                await self._reservations.remove(pod)
+        for pod in rivals:
+            # On another node it holds another GPU, perhaps for others.
+            if node_of(pod) == node_of(found) or not self._members.is_needed(group, (node_of(pod),)):
+                await self._pods.remove(pod)
 
     async def _evict(self, group: str, users: Iterable[Object]) -> Result:
         """Deletes pods that run on a GPU which nothing holds for them: it may be given to others (B-78)."""
         if self._caches.reservations.problem is not None:
             return Result(_LOOK_AGAIN_S)  # what cannot be seen is not missing
-        selector = {"labelSelector": f"{GROUP_LABEL}={group}"}
-        page = await self._client.list_all(PODS, selector)
-        if any(self._is_reservation(pod) for pod in page.items):
+        running = [user for user in users if (user.get("status") or {}).get("phase") == _RUNNING]
+        if not running:
             return Result()
-        for user in users:
-            if (user.get("status") or {}).get("phase") == _RUNNING:
+        page = await self._client.list_all(PODS, {"labelSelector": f"{GROUP_LABEL}={group}"})
+        nodes = {
+            node_of(pod) for pod in page.items if self._members.is_reservation(pod) and not is_finished(pod)
+        }
+        for user in running:
+            if node_of(user) not in nodes:
                 await self._evict_one(group, user)
         return Result()
-
-    def _is_reservation(self, pod: Object) -> bool:
-        """Whether a pod holds a GPU; one that a binder with other settings made elsewhere does, too."""
-        here = pod["metadata"]["namespace"] == self._reservations.namespace
-        return here or annotation(pod, GPU_INDEX) is not None
 
     async def _evict_one(self, group: str, user: Object) -> None:
         metadata = user["metadata"]
@@ -202,9 +205,8 @@ class GroupReconciler:
         except errors.NotFoundError:
             return
         running = (pod.get("status") or {}).get("phase") == _RUNNING
-        if pod["metadata"]["uid"] != metadata["uid"] or group not in groups_of_pod(pod) or not running:
-            return
-        if pod["metadata"].get("deletionTimestamp"):
+        same = pod["metadata"]["uid"] == metadata["uid"]
+        if not same or not running or not is_alive(pod) or not self._members.is_user(pod, group):
             return
         text = f"GPU group {group} has lost its reservation: its GPU may be given to others, so the pod goes"
         reference = {
@@ -215,7 +217,7 @@ class GroupReconciler:
             "uid": metadata["uid"],
         }
         self._recorder.event(reference, "Warning", "ReservationLost", text)
-        logger.bind(pod=metadata["name"], group=group).error(
+        logger.bind(pod=full_name(pod), group=group).error(
             "A running pod is deleted: its GPU is no longer reserved"
         )
         await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])

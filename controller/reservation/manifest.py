@@ -1,14 +1,24 @@
-"""The pod that holds a shared GPU, and its name. Pure (B-86…B-89)."""
+"""The pod that holds a shared GPU: how it is made, and what it says of itself. Pure (B-86…B-89)."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.kai.names import FAKE_GPU_NODE, GROUP_LABEL
+from controller.kai.names import FAKE_GPU_NODE, GPU_INDEX, GPU_RESOURCE, GROUP_LABEL
+from controller.kai.outcome import Failed
+from controller.kai.pods import annotation, full_name
+from controller.kai.reasons import Reason
+from controller.kai.sharing import shown
 from controller.runtime.client import Object
 
-GPU_RESOURCE = "nvidia.com/gpu"
+NAME_PREFIX = "gpu-reservation-"
+"""Of the names that KAI's binders give, too."""
+
 _FAKE_IMAGE = "ubuntu"
+_DEVICE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/]{0,127}")
+_NO_DEVICES = frozenset({"all", "none", "void"})
+"""Words that the container runtime takes for every GPU, or for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +26,7 @@ class ReservationOptions:
     """What reservation pods look like and how long they may take.
 
     Attributes:
+        scheduler_name: Of the scheduler whose pods share GPUs.
         namespace: Where they are made.
         service_account: They run as.
         app_label: Value of their label `app`.
@@ -30,6 +41,7 @@ class ReservationOptions:
         scale_adjust_namespace: Where the autoscaler's pods wait for new nodes.
     """
 
+    scheduler_name: str
     namespace: str
     service_account: str
     app_label: str
@@ -47,7 +59,24 @@ class ReservationOptions:
 def reservation_name(node_name: str, group: str) -> str:
     """The name, always the same for a GPU, so that nobody can make two."""
     digest = hashlib.sha256(f"{node_name}/{group}".encode()).digest()
-    return f"gpu-reservation-{digest[:8].hex()}"
+    return f"{NAME_PREFIX}{digest[:8].hex()}"
+
+
+def has_our_name(reservation: Object, group: str) -> bool:
+    """Whether a reservation pod has the name that this binder gives; older ones have others."""
+    node_name = reservation["spec"].get("nodeName") or ""
+    return bool(reservation["metadata"]["name"] == reservation_name(node_name, group))
+
+
+def device_of(reservation: Object) -> str | Failed | None:
+    """The device that a reservation pod names; None while it has said nothing."""
+    text = annotation(reservation, GPU_INDEX)
+    if not text:
+        return None
+    if _DEVICE.fullmatch(text) and text.lower() not in _NO_DEVICES:
+        return text
+    message = f"reservation pod {full_name(reservation)} reports {shown(text)}, which is not one device"
+    return Failed(Reason.RESERVATION_FAILED, message)
 
 
 def reservation_pod(options: ReservationOptions, node: Object, group: str, user: Object) -> Object:

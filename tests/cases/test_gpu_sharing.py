@@ -481,8 +481,8 @@ def test_k8s_141274_a_pod_that_ends_while_its_gpu_is_reserved(cluster: Sharing, 
     cluster.wait_for_reservation(group)
     cluster.set_phase("a", phase)
     status = cluster.wait_for("a", "Failed")
-    text = f"pod {cluster.namespace}/a ended before its GPU was reserved"
-    assert status["reason"] == f"GPUReserved PodTerminating: {text}"
+    text = f"pod {cluster.namespace}/a has ended: its phase is {phase}"
+    assert status["reason"] == f"GPUReserved PodFinished: {text}"
     cluster.assert_nothing_left("a", group)
 
 

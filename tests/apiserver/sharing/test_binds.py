@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 
 import pytest
 from kubelet import Answer, device_of
@@ -264,6 +265,30 @@ def test_of_two_reservations_the_one_that_users_go_by_stays(cluster: Sharing) ->
         return bool(cluster.reservation(group)["metadata"]["uid"] == kept["metadata"]["uid"])
 
     wait_until(alone)
+
+
+def test_of_several_reservations_none_is_removed_whose_device_is_in_use(cluster: Sharing) -> None:
+    """D-38: its user would run on a GPU that nobody holds."""
+    node, group = cluster.node(), cluster.group()
+    cluster.agents.set(group, None)
+    for name in ("a", "b"):
+        devices = {"NVIDIA_VISIBLE_DEVICES": f"device-{name}"}
+        config_map = {"metadata": {"name": f"{name}-shared-gpu-0"}, "data": devices}
+        cluster.plane.request("POST", cluster.config_maps, config_map)
+        cluster.shared_pod(name, labels={"runai-gpu-group": group}, spec={"nodeName": node})
+    time.sleep(0.5)  # both are seen
+    for name in ("a", "b", "c"):
+        cluster.make_reservation(f"{name}-{cluster.namespace}", node, group, device=f"device-{name}")
+    cluster.set_phase("a", "Running")
+
+    def left() -> bool:
+        names = sorted(pod["metadata"]["name"] for pod in cluster.reservations(group))
+        return names == [f"{name}-{cluster.namespace}" for name in ("a", "b")]
+
+    wait_until(left)
+    cluster.set_phase("b", "Running")
+    time.sleep(1)
+    assert left()
 
 
 def test_a_reservation_that_has_failed_is_replaced(cluster: Sharing) -> None:

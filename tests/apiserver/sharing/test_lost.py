@@ -11,7 +11,7 @@ from tests.binder import Binder, Binders
 from tests.cluster import MERGE
 from tests.polling import wait_until
 from tests.proxy import Answer, Call, DropAnswer, Hang, Proxy, Refuse, Rule
-from tests.sharing import GROUP_LABEL, RESERVATION_PODS, Sharing
+from tests.sharing import GROUP_LABEL, RESERVATION_PODS, RESERVATIONS, Sharing
 
 RESERVATION = rf"^{RESERVATION_PODS}/gpu-reservation-"
 SERVER_ERROR = Answer(500, {"kind": "Status", "code": 500, "message": "etcd is tired"})
@@ -63,6 +63,18 @@ def test_the_reservation_cannot_be_created(cluster: Sharing, proxy: Proxy) -> No
     text = "POST pods kai-resource-reservation: etcd is tired"
     assert status["reason"] == f"GPUReserved ServerError: {text}"
     cluster.assert_nothing_left("a", group)
+
+
+def test_a_conflict_that_is_no_other_pod_of_that_name(cluster: Sharing, proxy: Proxy) -> None:
+    """F-23: 409 says many things; the next attempt begins anew."""
+    node, group = cluster.node(), cluster.group()
+    refused = {"kind": "Status", "code": 409, "reason": "Conflict", "message": "the namespace has changed"}
+    with proxy.rule(Rule(Answer(409, refused), method="POST", path=f"^{RESERVATION_PODS}$")):
+        cluster.share("a", node, group, backoffLimit=5)
+        reason = cluster.wait_for_attempts("a", 1)["reason"]
+    assert reason.startswith(f"GPUReserved ReservationRejected: reservation pod {RESERVATIONS}/"), reason
+    assert reason.endswith(f"for node {node} was rejected: the namespace has changed")
+    cluster.wait_for("a", "Succeeded", within_s=20)
 
 
 @pytest.mark.parametrize("action", [DropAnswer(), Answer(409, {"code": 409, "reason": "AlreadyExists"})])

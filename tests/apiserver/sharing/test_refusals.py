@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 from controlplane import ControlPlane, RequestError
+from kubelet import Answer
 
 from controller.runtime.client import Object
+from tests.binder import Binder
 from tests.cluster import MERGE
 from tests.polling import wait_until
 from tests.sharing import RESERVATIONS, SCALING, PodOptions, Sharing
@@ -117,6 +119,111 @@ def test_no_received_gpu(cluster: Sharing) -> None:
     cluster.ask("a", cluster.node(), owner=made, receivedResourceType="Fraction", selectedGPUGroups=[group])
     assert refusal(cluster).startswith("GPUSharing InvalidPortion: spec.receivedGPU.portion is missing")
     cluster.assert_nothing_left("a", group)
+
+
+# Groups, counted.
+
+
+def test_more_groups_than_gpus_were_received(cluster: Sharing) -> None:
+    """F-27: seen before anything is reserved; 2,000 groups would be 2,000 pods."""
+    node, groups = cluster.node(), [cluster.group() for _ in range(3)]
+    seen: set[str] = set()
+    for group in groups:
+        cluster.agents.set(group, lambda pod: seen.add(pod["metadata"]["name"]))
+    made = cluster.shared_pod("a", devices="3")
+    cluster.ask_share("a", node, *groups, owner=made, receivedGPU={"count": 2, "portion": "0.50"})
+    text = "spec.selectedGPUGroups names 3 GPU groups, but spec.receivedGPU.count is 2"
+    assert refusal(cluster) == f"GPUReserved InvalidGPUGroup: {text}"
+    assert not seen
+    cluster.assert_nothing_left("a", *groups)
+
+
+@pytest.mark.parametrize("gpu", [{"portion": "0.50"}, {"count": 0, "portion": "0.50"}])
+def test_a_count_that_was_left_out(cluster: Sharing, gpu: Object) -> None:
+    """F-27: as writers do that leave out zeros."""
+    node, groups = cluster.node(), [cluster.group(), cluster.group()]
+    made = cluster.shared_pod("a", devices="2")
+    cluster.ask_share("a", node, *groups, owner=made, receivedGPU=gpu)
+    cluster.wait_for("a", "Succeeded")
+
+
+def test_more_groups_than_the_node_has_gpus(cluster: Sharing) -> None:
+    """F-27."""
+    node, groups = cluster.node(), [cluster.group() for _ in range(3)]
+    status = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "2"}}
+    cluster.patch_status_of(f"/api/v1/nodes/{node}", status)
+    cluster.share("two", node, *groups[:2])
+    cluster.wait_for("two", "Succeeded")
+    cluster.share("a", node, *groups)
+    text = f"spec.selectedGPUGroups names 3 GPU groups, but node {node} has 2 GPUs"
+    assert refusal(cluster) == f"GPUReserved InvalidGPUGroup: {text}"
+    assert cluster.reservations(groups[2]) == []
+    cluster.assert_unbound("a")
+
+
+def test_a_reservation_that_gets_no_gpu_stops_the_rest(cluster: Sharing, binder: Binder) -> None:
+    """F-27: no more are made."""
+    node, groups = cluster.node(), sorted(cluster.group() for _ in range(100))
+    before = binder.log.count("Made a reservation pod")
+    for group in groups:
+        cluster.agents.set(group, Answer(failure="UnexpectedAdmissionError"))
+    cluster.share("a", node, *groups)
+    reason = refusal(cluster)
+    assert reason.startswith("GPUReserved ReservationFailed: "), reason
+    assert "UnexpectedAdmissionError" in reason
+    cluster.assert_nothing_left("a", *groups[:3])
+    assert binder.log.count("Made a reservation pod") < before + len(groups)
+
+
+def test_of_several_reservations_one_fails(cluster: Sharing) -> None:
+    """F-27: the others say nothing yet, and are not waited for."""
+    node, groups = cluster.node(), [cluster.group() for _ in range(3)]
+    for group in groups:
+        cluster.agents.set(group, None)
+    cluster.agents.set(groups[1], Answer(failure="UnexpectedAdmissionError", delay_s=1))
+    cluster.share("a", node, *groups)
+    assert "UnexpectedAdmissionError" in refusal(cluster)
+    cluster.assert_nothing_left("a", *groups)
+
+
+# What the agent says.
+
+
+@pytest.mark.parametrize(
+    "device", ["5,6", " 3 ", "3\n", "all", "None", "void", "a b", "x" * 200, "-1", "\u0663"]
+)
+def test_an_answer_that_is_not_one_device(cluster: Sharing, device: str) -> None:
+    """F-25: it would go to the container as it is, and `all` is every GPU of the node."""
+    group = cluster.group()
+    cluster.agents.set(group, Answer(device=device))
+    cluster.share("a", cluster.node(), group)
+    name = cluster.wait_for_reservation(group)["metadata"]["name"]
+    shown = repr(device) if len(device) < 100 else f"{'x' * 64!r}…"
+    text = f"reservation pod {RESERVATIONS}/{name} reports {shown}, which is not one device"
+    assert refusal(cluster) == f"GPUReserved ReservationFailed: {text}"
+    cluster.assert_nothing_left("a", group)
+
+
+def test_an_answer_that_is_not_one_device_found_later(cluster: Sharing) -> None:
+    """F-25: whoever wrote it, to a reservation that serves others already."""
+    node, group = cluster.node(), cluster.group()
+    cluster.shared_pod("user", labels={"runai-gpu-group": group}, spec={"nodeName": node})
+    cluster.agents.set(group, None)
+    cluster.make_reservation(f"two-{cluster.namespace}", node, group, device="5,6")
+    cluster.share("a", node, group)
+    assert "reports '5,6', which is not one device" in refusal(cluster)
+    assert len(cluster.reservations(group)) == 1
+
+
+@pytest.mark.parametrize(
+    "device", ["0", "GPU-5b1d9e6a-0b0c-4d0e-8f00-000000000001", "MIG-GPU-5b1d9e6a/1/0", "0:1"]
+)
+def test_answers_that_are_devices(cluster: Sharing, device: str) -> None:
+    group = cluster.group()
+    cluster.agents.set(group, Answer(device=device))
+    cluster.share("a", cluster.node(), group)
+    cluster.wait_for("a", "Succeeded")
+    assert cluster.data("a-shared-gpu-0")["NVIDIA_VISIBLE_DEVICES"] == device
 
 
 # The cluster.

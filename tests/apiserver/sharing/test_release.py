@@ -1,5 +1,6 @@
 """When a reservation is kept, when it is freed, and what becomes of pods that have lost theirs."""
 
+import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ from tests.sharing import GROUP_LABEL, RESERVATION_PODS, Sharing
 
 pytestmark = pytest.mark.usefixtures("binder")
 
+YOUNG_S = 10.0
 LOOK_S = 1.0
 """What is to stay is looked at again after so long."""
 
@@ -174,7 +176,31 @@ def test_kept_while_another_pod_of_the_group_lives(cluster: Sharing) -> None:
 def test_a_solitary_reservation_is_freed(cluster: Sharing) -> None:
     group = cluster.group()
     cluster.make_reservation(f"alone-{cluster.namespace}", cluster.node(), group, device="0")
+    cluster.wait_until_freed(group, within_s=YOUNG_S + 5)
+
+
+def test_a_young_reservation_of_another_name_is_let_be(cluster: Sharing) -> None:
+    """F-66: another binder may have made it just before its request shows."""
+    node, group = cluster.node(), cluster.group()
+    cluster.agents.set(group, None)
+    made = cluster.make_reservation(f"young-{cluster.namespace}", node, group, device="7")
+    time.sleep(0.6 * YOUNG_S)
+    assert "deletionTimestamp" not in cluster.reservation(group)["metadata"]
+    cluster.share("a", node, group)
+    cluster.wait_for("a", "Succeeded")
+    assert cluster.reservation(group)["metadata"]["uid"] == made["metadata"]["uid"]
+    time.sleep(0.6 * YOUNG_S)
+    assert "deletionTimestamp" not in cluster.reservation(group)["metadata"]
+    cluster.delete_pod("a")
     cluster.wait_until_freed(group)
+
+
+def test_a_reservation_of_our_name_is_freed_at_once(cluster: Sharing) -> None:
+    """F-66: nobody but binders like this one makes those, and this one knows what it makes."""
+    node, group = cluster.node(), cluster.group()
+    digest = hashlib.sha256(f"{node}/{group}".encode()).hexdigest()
+    cluster.make_reservation(f"gpu-reservation-{digest[:16]}", node, group, device="0")
+    cluster.wait_until_freed(group, within_s=0.6 * YOUNG_S)
 
 
 def test_a_pod_without_a_group_is_nobodys_business(cluster: Sharing) -> None:
@@ -199,11 +225,11 @@ def test_an_empty_group_label_on_some_pod_harms_nobody(cluster: Sharing) -> None
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
 def test_kept_with_a_pod(cluster: Sharing, phase: str) -> None:
     node, group = cluster.node(), cluster.group()
-    user(cluster, "a", group, node=node if phase != "Pending" else "", phase=phase)
+    user(cluster, "a", group, node=node, phase=phase)
     cluster.make_reservation(f"for-{cluster.namespace}", node, group, device="0")
     assert_kept(cluster, group)
     cluster.delete_pod("a")
-    cluster.wait_until_freed(group)
+    cluster.wait_until_freed(group, within_s=YOUNG_S + 5)
 
 
 def test_freed_with_pods_that_have_ended_only(cluster: Sharing) -> None:
@@ -211,7 +237,7 @@ def test_freed_with_pods_that_have_ended_only(cluster: Sharing) -> None:
     for name, phase in (("a", "Succeeded"), ("b", "Failed")):
         user(cluster, name, group, node=node, phase=phase)
     cluster.make_reservation(f"for-{cluster.namespace}", node, group, device="0")
-    cluster.wait_until_freed(group)
+    cluster.wait_until_freed(group, within_s=YOUNG_S + 5)
     assert {pod["metadata"]["name"] for pod in cluster.all_pods()} == {"a", "b"}
 
 
@@ -246,6 +272,60 @@ def test_a_reservation_that_was_deleted_takes_its_running_users_with_it(cluster:
     wait_until(lambda: is_being_deleted(cluster, "a"))
 
 
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_a_reservation_that_has_ended_takes_its_running_users_with_it(cluster: Sharing, phase: str) -> None:
+    """F-20: the kubelet has freed the GPU and may hand it out; the group can be reserved anew."""
+    node, group = cluster.node(), cluster.group()
+    for name in ("runs", "waits"):
+        cluster.share(name, node, group)
+        cluster.wait_for(name, "Succeeded")
+    cluster.set_phase("runs", "Running")
+    before = cluster.reservation(group)["metadata"]
+    cluster.patch_status_of(f"{RESERVATION_PODS}/{before['name']}", {"phase": phase})
+    wait_until(lambda: is_being_deleted(cluster, "runs"))
+    cluster.wait_for_event("runs", "ReservationLost")
+    cluster.wait_until_freed(group)
+    assert not is_being_deleted(cluster, "waits")
+    for name in ("runs", "waits"):
+        cluster.delete_pod(name)
+    cluster.share("next", node, group)
+    cluster.wait_for("next", "Succeeded")
+    assert cluster.reservation(group)["metadata"]["uid"] != before["uid"]
+
+
+def test_requests_that_are_tried_again_do_not_keep_users_of_a_lost_gpu(cluster: Sharing) -> None:
+    """F-20: each attempt is ReservationLost until the last user ends."""
+    node, group = cluster.node(), cluster.group()
+    cluster.share("a", node, group)
+    cluster.wait_for("a", "Succeeded")
+    name = cluster.reservation(group)["metadata"]["name"]
+    cluster.patch_status_of(f"{RESERVATION_PODS}/{name}", {"phase": "Failed"})
+    cluster.share("b", node, group, backoffLimit=9)
+    cluster.wait_for_attempts("b", 1)
+    cluster.set_phase("a", "Running")
+    wait_until(lambda: is_being_deleted(cluster, "a"))
+    cluster.delete_pod("a")
+    cluster.wait_for("b", "Succeeded", within_s=20)
+
+
+def test_an_ended_reservation_beside_a_living_one(cluster: Sharing) -> None:
+    """F-20: it goes, and nobody with it."""
+    node, group = cluster.node(), cluster.group()
+    cluster.agents.set(group, None)
+    config_map = {"metadata": {"name": "a-shared-gpu-0"}, "data": {"NVIDIA_VISIBLE_DEVICES": "0"}}
+    cluster.plane.request("POST", cluster.config_maps, config_map)
+    user(cluster, "a", group, node=node, phase="Pending")
+    for name in ("old", "new"):
+        cluster.make_reservation(f"{name}-{cluster.namespace}", node, group, device="0")
+    cluster.set_phase("a", "Running")
+    time.sleep(LOOK_S)
+    assert len(cluster.reservations(group)) == 2, "the device of both is in use"
+    cluster.patch_status_of(f"{RESERVATION_PODS}/old-{cluster.namespace}", {"phase": "Succeeded"})
+    wait_until(lambda: cluster.reservation(group))
+    assert_kept(cluster, group)
+    assert not is_being_deleted(cluster, "a")
+
+
 # T-6, T-8, T-17: requests protect.
 
 
@@ -261,7 +341,7 @@ def test_kept_with_an_active_request_only(cluster: Sharing) -> None:
     cluster.delete_request("a")
     assert_kept(cluster, group)
     cluster.delete_request("b")
-    cluster.wait_until_freed(group)
+    cluster.wait_until_freed(group, within_s=YOUNG_S + 5)
 
 
 def test_freed_with_requests_that_failed_for_good_only(cluster: Sharing) -> None:
@@ -270,7 +350,7 @@ def test_freed_with_requests_that_failed_for_good_only(cluster: Sharing) -> None
         cluster.ask_share(name, "no-such-node", group, owner=cluster.shared_pod(name))
         cluster.wait_for(name, "Failed")
     cluster.make_reservation(f"for-{cluster.namespace}", cluster.node(), group, device="0")
-    cluster.wait_until_freed(group)
+    cluster.wait_until_freed(group, within_s=YOUNG_S + 5)
 
 
 def test_kept_with_a_request_that_succeeded_while_its_pod_lives(cluster: Sharing) -> None:

@@ -8,8 +8,9 @@ from controlplane import ControlPlane
 from kubelet import Answer, device_of
 
 from tests.binder import Binder, Binders
+from tests.cluster import MERGE
 from tests.polling import wait_until
-from tests.sharing import ORDER, RESERVATION_PODS, Sharing
+from tests.sharing import GPU_INDEX, ORDER, RESERVATION_PODS, Sharing
 
 TIMEOUT_S = 6
 LONG_S = 0.7 * TIMEOUT_S
@@ -90,15 +91,145 @@ def test_no_device_within_the_time(cluster: Sharing) -> None:
     cluster.assert_nothing_left("a", *groups)
 
 
-def test_a_device_that_comes_after_the_time_serves_the_next_attempt(cluster: Sharing) -> None:
+def test_a_reservation_that_was_silent_for_the_whole_time_is_replaced(cluster: Sharing) -> None:
+    """F-21: else the next attempt, or the next request, waits for it in vain."""
     node, (group,) = cluster.node(), stuck(cluster)
     cluster.share("a", node, group, backoffLimit=3)
     before = cluster.wait_for_reservation(group)["metadata"]["uid"]
+    cluster.agents.set(group, lambda pod: None if pod["metadata"]["uid"] == before else device_of(pod))
     cluster.wait_for_attempts("a", 1, within_s=2 * TIMEOUT_S)
-    cluster.agents.set(group, device_of)
     status = cluster.wait_for("a", "Succeeded", within_s=LONG_S)
     assert status["failedAttempts"] == 1
+    assert cluster.reservation(group)["metadata"]["uid"] != before
+
+
+def test_a_request_that_came_later_waits_on_for_the_new_reservation(cluster: Sharing) -> None:
+    """F-21: the time of the first is over, its own is not."""
+    node, (group,) = cluster.node(), stuck(cluster)
+    cluster.share("a", node, group)
+    before = cluster.wait_for_reservation(group)["metadata"]["uid"]
+    cluster.agents.set(group, lambda pod: None if pod["metadata"]["uid"] == before else device_of(pod))
+    time.sleep(TIMEOUT_S / 2)
+    cluster.share("b", node, group)
+    cluster.wait_for("a", "Failed", within_s=TIMEOUT_S)
+    cluster.wait_for("b", "Succeeded", within_s=TIMEOUT_S / 2)
+    assert cluster.status("b").get("failedAttempts", 0) == 0
+    assert cluster.data("b-shared-gpu-0")["NVIDIA_VISIBLE_DEVICES"] == cluster.device(group)
+    assert cluster.reservation(group)["metadata"]["uid"] != before
+
+
+@pytest.mark.parametrize("what", ["request", "pod"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_silent_reservation_of_a_request_that_went_is_replaced(
+    cluster: Sharing, what: str, when: str
+) -> None:
+    """F-21: whether the next one waits for it already, or comes right behind."""
+    node, (group,) = cluster.node(), stuck(cluster)
+    cluster.share("a", node, group)
+    before = cluster.wait_for_reservation(group)["metadata"]["uid"]
+    cluster.agents.set(group, lambda pod: None if pod["metadata"]["uid"] == before else device_of(pod))
+    if when == "before":
+        cluster.share("b", node, group)
+        wait_until(lambda: cluster.conditions("b"), within_s=LONG_S)  # it waits
+    if what == "request":
+        cluster.delete_request("a")
+    else:
+        cluster.delete_pod("a")
+    if when == "after":
+        cluster.share("b", node, group)
+    cluster.wait_for("b", "Succeeded", within_s=2)
+    assert cluster.status("b").get("failedAttempts", 0) == 0
+    assert cluster.data("b-shared-gpu-0")["NVIDIA_VISIBLE_DEVICES"] == cluster.device(group)
+
+
+def test_one_that_waits_along_goes_and_nothing_is_replaced(cluster: Sharing) -> None:
+    """F-21: the reservation was not made for it."""
+    node, (group,) = cluster.node(), stuck(cluster)
+    cluster.share("a", node, group)
+    before = cluster.wait_for_reservation(group)["metadata"]["uid"]
+    cluster.share("b", node, group)
+    wait_until(lambda: cluster.conditions("b"), within_s=LONG_S)
+    cluster.delete_request("b")
+    cluster.agents.set(group, device_of)
+    cluster.wait_for("a", "Succeeded", within_s=LONG_S)
     assert cluster.reservation(group)["metadata"]["uid"] == before
+
+
+def test_a_silent_reservation_that_has_users_is_not_replaced(cluster: Sharing) -> None:
+    """F-21: it has answered once; somebody has taken the answer off, and its users go by it."""
+    node, group = cluster.node(), cluster.group()
+    cluster.share("a", node, group)
+    cluster.wait_for("a", "Succeeded")
+    cluster.set_phase("a", "Running")
+    before = cluster.reservation(group)["metadata"]
+    delta = {"metadata": {"annotations": {GPU_INDEX: None}}}
+    cluster.plane.request("PATCH", f"{RESERVATION_PODS}/{before['name']}", delta, MERGE)
+    cluster.share("b", node, group)
+    status = cluster.wait_for("b", "Failed", within_s=2 * TIMEOUT_S)
+    assert status["reason"].startswith("GPUReserved ReservationTimeout: ")
+    time.sleep(1)
+    assert cluster.reservation(group)["metadata"]["uid"] == before["uid"]
+    assert "deletionTimestamp" not in cluster.get_pod("a")["metadata"]
+
+
+WAITING = {"name": "resource-reservation", "image": "x", "imageID": "", "ready": False, "restartCount": 3}
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (
+            {"containerStatuses": [{**WAITING, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
+            "its phase is Pending; container resource-reservation: ImagePullBackOff",
+        ),
+        (
+            {
+                "phase": "Running",
+                "containerStatuses": [
+                    {
+                        **WAITING,
+                        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+                        "lastState": {
+                            "terminated": {
+                                "exitCode": 1,
+                                "reason": "Error",
+                                "message": "no NVML\n" + "x" * 999,
+                            }
+                        },
+                    }
+                ],
+            },
+            "its phase is Running; container resource-reservation: CrashLoopBackOff: back-off 40s; "
+            "it ended with exit code 1: Error: no NVML ",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "no room",
+                    }
+                ]
+            },
+            "its phase is Pending; PodScheduled: Unschedulable: no room",
+        ),
+    ],
+    ids=["image", "crash", "room"],
+)
+def test_the_time_out_says_what_holds_the_reservation_up(
+    cluster: Sharing, status: dict[str, object], text: str
+) -> None:
+    """F-24: its phase alone says nothing."""
+    node, group = cluster.node(), cluster.group()
+    cluster.agents.set(group, Answer(status=status))
+    cluster.share("a", node, group)
+    name = name_of(cluster, group)
+    reason = cluster.wait_for("a", "Failed", within_s=2 * TIMEOUT_S)["reason"]
+    head = f"GPUReserved ReservationTimeout: reservation pod {name} reported no GPU within {TIMEOUT_S} s; "
+    assert reason.startswith(f"{head}{text}"), reason
+    assert len(reason) < len(head) + 500
 
 
 @pytest.mark.parametrize("what", ["request", "pod"])
@@ -120,8 +251,7 @@ def test_the_wait_ends_when_the_pod_is_about_to_go(cluster: Sharing) -> None:
     cluster.hold(f"{cluster.pods}/a")
     cluster.delete_pod("a")
     status = cluster.wait_for("a", "Failed", within_s=LONG_S)
-    text = f"pod {cluster.namespace}/a ended before its GPU was reserved"
-    assert status["reason"] == f"GPUReserved PodTerminating: {text}"
+    assert status["reason"] == f"GPUReserved PodTerminating: pod {cluster.namespace}/a is being deleted"
     assert status["failedAttempts"] == 3, "no attempt can end better"
     cluster.assert_nothing_left("a", group)
     cluster.let_go(f"{cluster.pods}/a")
@@ -181,7 +311,7 @@ def test_a_reservation_that_does_not_go(cluster: Sharing) -> None:
         made = cluster.share("b", node, group)
         wait_until(lambda: cluster.conditions("b"), within_s=LONG_S)
         cluster.delete_request("b")
-        cluster.ask_share("b", node, other, owner=made)
+        cluster.ask_share("b", cluster.node(), other, owner=made)  # the GPU of this node is not free
         cluster.wait_for("b", "Succeeded", within_s=2)
         cluster.share("c", node, group)
         status = cluster.wait_for("c", "Failed", within_s=2 * TIMEOUT_S)

@@ -275,6 +275,14 @@ def test_a_node_keeps_name_and_labels() -> None:
     assert trim_node(node) == {"metadata": metadata}
 
 
+def test_a_node_keeps_the_number_of_its_gpus() -> None:
+    """F-27: nobody shares more of them than it has."""
+    capacity = {"cpu": "64", "nvidia.com/gpu": "8"}
+    node: Object = {"metadata": {"name": "n"}, "status": {"capacity": capacity, "images": [{}] * 50}}
+    kept = {"metadata": {"name": "n"}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+    assert trim_node(node) == kept
+
+
 def test_a_request_keeps_everything_but_its_bookkeeping() -> None:
     request: Object = {
         "apiVersion": "scheduling.run.ai/v1alpha2",

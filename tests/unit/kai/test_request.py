@@ -50,6 +50,7 @@ def test_a_request_of_the_real_scheduler(real: Object) -> None:
     assert request.resource_type == spec["receivedResourceType"]
     assert request.is_fraction is (spec["receivedResourceType"] == "Fraction")
     assert request.gpu_portion == spec["receivedGPU"]["portion"]
+    assert request.gpu_count == spec["receivedGPU"].get("count")
     assert request.gpu_groups == tuple(spec.get("selectedGPUGroups", ()))
     assert request.claim_allocations == tuple(spec.get("resourceClaimAllocations", ()))
     assert request.extended_claim == spec.get("extendedResourceClaimAllocation")
@@ -63,6 +64,29 @@ def test_every_kind_of_request_is_among_the_real_ones() -> None:
     assert any(len(request.gpu_groups) == 2 for request in requests)
     assert any(request.claim_allocations for request in requests)
     assert any(request.extended_claim for request in requests)
+
+
+def test_the_real_requests_that_take_whole_devices() -> None:
+    """F-22: a count that is 0 is left out."""
+    taking = {request.name for request in map(BindRequest.parse, REAL) if request.takes_devices}
+    assert taking == {"gpu-whole", "gpu-two", "mig-slice", "dra-claim", "dra-template", "dra-plain"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "takes"),
+    [
+        (None, False),
+        ({}, False),
+        ({"count": 0, "portion": "0.00"}, False),
+        ({"portion": "0"}, False),
+        ({"portion": "1.00"}, True),
+        ({"count": 1}, True),
+    ],
+)
+def test_whether_a_request_takes_whole_gpus(gpu: Object | None, takes: bool) -> None:
+    request = BindRequest.parse(item({**SPEC, "receivedGPU": gpu}))
+    assert request.takes_devices is takes
+    assert request.gpu_count == ((gpu or {}).get("count") or None)
 
 
 def test_what_is_absent_or_null_has_a_default() -> None:
@@ -111,6 +135,8 @@ def test_a_spec_that_is_no_object_is_shown(spec: object) -> None:
         ("receivedResourceType", 1.5, "spec.receivedResourceType is 1.5, which is not text"),
         ("receivedGPU", "half", "spec.receivedGPU is 'half', which is not an object"),
         ("receivedGPU", {"portion": 0.5}, "spec.receivedGPU.portion is 0.5, which is not text"),
+        ("receivedGPU", {"count": "2"}, "spec.receivedGPU.count is '2', which is not a whole number"),
+        ("receivedGPU", {"count": True}, "spec.receivedGPU.count is True, which is not a whole number"),
         ("backoffLimit", "3", "spec.backoffLimit is '3', which is not a whole number"),
         ("backoffLimit", True, "spec.backoffLimit is True, which is not a whole number"),
         ("backoffLimit", False, "spec.backoffLimit is False, which is not a whole number"),

@@ -20,6 +20,7 @@ GPU = {"nvidia.com/gpu": "1"}
 
 def options(**changes: object) -> ReservationOptions:
     fixed: Object = {
+        "scheduler_name": "kai-scheduler",
         "namespace": "kai-resource-reservation",
         "service_account": "agent",
         "app_label": "reserves",

@@ -1,0 +1,283 @@
+"""Who belongs to a GPU group: its reservation pods, its users, and the requests that keep it.
+
+`Reservations` and `GroupReconciler` ask. Labels and annotations of users' pods are claims, not facts: a pod
+has a share if it is on the node of the reservation and a request gave it one, or if it asks our scheduler for
+one and no request says otherwise. What the caches show is only a reason to look; live looks decide.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controller.kai.names import (
+    CONFIG_MAP_PREFIX,
+    CONFIG_MAPS,
+    FRACTION,
+    GPU_FRACTION,
+    GPU_INDEX,
+    GPU_MEMORY,
+    GPU_RESOURCE,
+    GROUP_LABEL,
+    GROUP_LABEL_PREFIX,
+    PODS,
+    RECEIVED_RESOURCE_TYPE,
+)
+from controller.kai.outcome import Failed
+from controller.kai.pods import annotation, is_alive, is_finished, is_owner, live
+from controller.kai.reasons import Phase
+from controller.kai.request import is_over
+from controller.kai.sharing import groups_of_pod, groups_of_request, target_of
+from controller.reservation.manifest import NAME_PREFIX, ReservationOptions, device_of
+from controller.reservation.usage import Usage
+from controller.runtime import errors
+from controller.runtime.cache import Cache
+from controller.runtime.client import Client, Object
+
+GROUP_INDEX = "group"
+POD_INDEX = "pod"
+NODE_INDEX = "node"
+
+_SHARE_ANNOTATIONS = (GPU_FRACTION, GPU_MEMORY, CONFIG_MAP_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCaches:
+    """What is known of groups without asking the server.
+
+    All are indexed by group, requests also by pod, reservations also by node.
+    """
+
+    requests: Cache
+    pods: Cache
+    reservations: Cache
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is not in them does not exist, but for their lag."""
+        return all(cache.problem is None for cache in (self.requests, self.pods, self.reservations))
+
+
+def pod_key(namespace: str, name: str) -> str:
+    """How a pod is named in the index of requests."""
+    return f"{namespace}/{name}"
+
+
+def pods_of_request(item: Object) -> Iterable[str]:
+    """The pod that a request names, for the index."""
+    spec = item.get("spec")
+    name = spec.get("podName") if isinstance(spec, dict) else None
+    return (pod_key(item["metadata"]["namespace"], name),) if isinstance(name, str) else ()
+
+
+def nodes_of_pod(pod: Object) -> Iterable[str]:
+    """The node that a pod is on, for the index."""
+    name = node_of(pod)
+    return (name,) if name else ()
+
+
+def node_of(pod: Object) -> str:
+    """The node that a pod is on; empty if it is on none."""
+    return str(pod["spec"].get("nodeName") or "")
+
+
+def asks_for_share(pod: Object) -> bool:
+    """Whether a pod says of itself that it has or wants a share of a GPU."""
+    annotations = pod["metadata"].get("annotations") or {}
+    asks = any(name in annotations for name in _SHARE_ANNOTATIONS)
+    return asks or annotations.get(RECEIVED_RESOURCE_TYPE) == FRACTION
+
+
+def _has_succeeded(item: Object) -> bool:
+    """Whether a request has bound its pod; asked for each user of each group, so nothing else is read."""
+    status = item.get("status")
+    return isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED
+
+
+class Members:
+    """Reads who belongs to a group, from the caches and live."""
+
+    def __init__(
+        self, client: Client, caches: GroupCaches, options: ReservationOptions, usage: Usage
+    ) -> None:
+        self.options = options
+        self._client = client
+        self._caches = caches
+        self._usage = usage
+
+    def requests(self, group: str) -> list[Object]:
+        """The requests that name a group."""
+        return self._caches.requests.by_index(GROUP_INDEX, group)
+
+    def reservations(self, group: str) -> list[Object]:
+        """The reservation pods of a group, whatever has become of them."""
+        return self._caches.reservations.by_index(GROUP_INDEX, group)
+
+    def pod_of(self, item: Object) -> Object | None:
+        """The pod that a request was made for, if the cache has it."""
+        name = (item.get("spec") or {}).get("podName")
+        pod = self._caches.pods.get(str(name), item["metadata"]["namespace"])
+        return pod if pod is not None and is_owner(item, pod) else None
+
+    def users(self, group: str) -> list[Object]:
+        """The pods that have a share of the group's GPU on their node, as the cache shows."""
+        labelled = self._caches.pods.by_index(GROUP_INDEX, group)
+        told = filter(None, map(self.pod_of, self.requests(group)))
+        pods = {pod["metadata"]["uid"]: pod for pod in (*labelled, *told)}
+        return [pod for pod in pods.values() if self.is_user(pod, group)]
+
+    def is_user(self, pod: Object, group: str) -> bool:
+        """Whether a pod lives on some node and has a share of this group's GPU there."""
+        if is_finished(pod) or not node_of(pod):
+            return False
+        told = self._told(pod)
+        if told is not None:
+            return group in told
+        if group not in groups_of_pod(pod):
+            return False
+        ours = self.options.scheduler_name
+        # The cache has pods of our scheduler only, and does not keep its name.
+        if asks_for_share(pod) and pod["spec"].get("schedulerName", ours) == ours:
+            return True
+        return any(group in groups_of_request(item) for item in self._requests_for(pod))
+
+    def _told(self, pod: Object) -> frozenset[str] | None:
+        """The groups that a pod was given when it was bound; None if no request tells."""
+        told = [
+            groups_of_request(item)
+            for item in self._requests_for(pod)
+            if _has_succeeded(item) and (item.get("spec") or {}).get("selectedNode") == node_of(pod)
+        ]
+        return frozenset().union(*told) if told else None
+
+    def _requests_for(self, pod: Object) -> list[Object]:
+        metadata = pod["metadata"]
+        found = self._caches.requests.by_index(POD_INDEX, pod_key(metadata["namespace"], metadata["name"]))
+        return [item for item in found if is_owner(item, pod)]
+
+    def protects(self, item: Object) -> bool:
+        """Whether a request keeps its groups: it is to be bound, or its pod lives."""
+        if not _has_succeeded(item):
+            return not is_over(item)
+        pod = self.pod_of(item)
+        return pod is not None and not is_finished(pod)
+
+    def is_needed(self, group: str, node_names: Iterable[str]) -> bool:
+        """Whether, by the caches, somebody uses or needs the group's reservation on one of these nodes."""
+        names = frozenset(node_names)
+        return any(map(self.protects, self.requests(group))) or any(
+            node_of(pod) in names for pod in self.users(group)
+        )
+
+    def unneeded(self, node_name: str) -> list[Object]:
+        """Reservation pods that hold a GPU of a node, though nobody uses or needs them; none is the rule."""
+        if not self._caches.complete:
+            return []  # what cannot be seen is not missing
+        found = []
+        for pod in self._caches.reservations.by_index(NODE_INDEX, node_name):
+            groups = groups_of_pod(pod)
+            needed = any(
+                self._usage.is_used(group)
+                or group in self._usage.needed_live
+                or self.is_needed(group, (node_name,))
+                for group in groups
+            )
+            if groups and not needed and not is_finished(pod):
+                found.append(pod)
+        return found
+
+    def is_reservation(self, pod: Object) -> bool:
+        """Whether a pod, as read live, that has a group's label is a reservation.
+
+        A binder with other settings may have made it elsewhere. But outside of our namespace its author may
+        be anybody: only what holds a whole GPU counts, which its spec says for good.
+        """
+        metadata = pod["metadata"]
+        if metadata["namespace"] == self.options.namespace:
+            return True
+        labelled = (metadata.get("labels") or {}).get("app") == self.options.app_label
+        limits = [(item.get("resources") or {}).get("limits") or {} for item in pod["spec"]["containers"]]
+        whole = any(amounts.get(GPU_RESOURCE) == "1" for amounts in limits)
+        named = metadata["name"].startswith(NAME_PREFIX)
+        return named and labelled and whole and not asks_for_share(pod)
+
+    async def is_needed_live(self, group: str, node_names: Iterable[str]) -> bool:
+        """Whether a live look finds a user of the group on these nodes that the caches do not show."""
+        names = frozenset(node_names)
+        for selector in (f"{GROUP_LABEL}={group}", f"{GROUP_LABEL_PREFIX}{group}={group}"):
+            query = {"labelSelector": selector}
+            if len(names) == 1:
+                query["fieldSelector"] = f"spec.nodeName={next(iter(names))}"
+            page = await self._client.list_all(PODS, query)
+            if any(node_of(pod) in names and self.is_user(pod, group) for pod in page.items):
+                return True
+        for item in self.requests(group):
+            if not _has_succeeded(item):
+                continue
+            metadata, name = item["metadata"], (item.get("spec") or {}).get("podName")
+            try:
+                pod = await self._client.get(PODS, str(name), metadata["namespace"])
+            except errors.NotFoundError:
+                continue
+            if is_owner(item, pod) and not is_finished(pod):
+                return True
+        return False
+
+    async def find(self, group: str) -> Object | None:
+        """The living reservation pod of a group that its users go by, if there is one."""
+        found, _ = await self.find_all(group)
+        return found
+
+    async def find_all(self, group: str) -> tuple[Object | None, list[Object]]:
+        """The same, and those beside it that hold a GPU which no user of the group was told."""
+        found = [
+            pod
+            for pod in live(self.reservations(group))
+            if not self._usage.was_removed(pod) and not self._usage.is_given_up(pod)
+        ]
+        if len(found) <= 1:
+            return (found[0] if found else None), []
+        devices = await self._devices_in_use(group)
+        # The one whose device is in use; else one with a device; else the oldest.
+        found.sort(
+            key=lambda pod: (
+                annotation(pod, GPU_INDEX) not in devices,
+                not isinstance(device_of(pod), str),
+                pod["metadata"].get("creationTimestamp", ""),
+                pod["metadata"]["name"],
+            )
+        )
+        return found[0], [pod for pod in found[1:] if annotation(pod, GPU_INDEX) not in devices]
+
+    async def _devices_in_use(self, group: str) -> frozenset[str]:
+        """The devices that the users of a group were told; asked only where reservations compete."""
+        devices: set[str] = set()
+        for user in filter(is_alive, self.users(group)):
+            if annotation(user, CONFIG_MAP_PREFIX) is None:
+                continue
+            target = target_of(user)
+            if isinstance(target, Failed):
+                continue
+            for name in (target.config_map, target.env_config_map):
+                listed = await self._variable(name, user["metadata"]["namespace"])
+                devices.update(device.rpartition("=")[2] for device in listed.split(",") if device)
+        return frozenset(devices)
+
+    async def _variable(self, name: str, namespace: str) -> str:
+        """The devices in a ConfigMap."""
+        try:
+            found = await self._client.get(CONFIG_MAPS, name, namespace)
+        except errors.NotFoundError:
+            return ""
+        return str((found.get("data") or {}).get("NVIDIA_VISIBLE_DEVICES", ""))
+
+    async def read(self, name: str) -> Object | None:
+        """The reservation pod of this name by a live read, if there is one."""
+        try:
+            return await self._client.get(PODS, name, self.options.namespace)
+        except errors.NotFoundError:
+            return None
+
+    async def read_again(self, pod: Object) -> Object | None:
+        """This very reservation pod by a live read, if there still is one."""
+        found = await self.read(pod["metadata"]["name"])
+        same = found is not None and found["metadata"]["uid"] == pod["metadata"]["uid"]
+        return found if same else None

@@ -1,0 +1,229 @@
+"""Finds, makes and removes the pod that holds the GPU of a group.
+
+`Reservations` finds or makes, `GroupReconciler` removes. Invariants: there is one pod for a group, since its
+name follows from node and group; a former one is gone before the next is made; of what the cache shows
+nothing is removed without a live look.
+"""
+
+from dataclasses import dataclass, field
+
+import anyio
+from loguru import logger
+
+from controller.kai.names import PODS
+from controller.kai.outcome import Failed
+from controller.kai.pods import full_name, is_alive
+from controller.kai.reasons import Reason
+from controller.kai.sharing import groups_of_pod
+from controller.reservation.answer import Waiting
+from controller.reservation.manifest import device_of, reservation_name, reservation_pod
+from controller.reservation.members import Members, node_of
+from controller.reservation.usage import Usage
+from controller.runtime import errors
+from controller.runtime.cache import Cache
+from controller.runtime.changes import Changes, Judged, Target
+from controller.runtime.client import Client, Object
+
+TRIES = 5
+"""So often a group's pod is made anew before the bind gives up."""
+
+_UNSEEN_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """On whose behalf GPUs are reserved, and until when there is time.
+
+    Attributes:
+        user: The pod that gets a share.
+        node: Its node.
+        waiting: Around each wait for somebody else.
+        deadline_s: By the clock of the event loop.
+        made: The reservation pods that were made for it.
+    """
+
+    user: Object
+    node: Object
+    waiting: Waiting
+    deadline_s: float
+    made: list[Object] = field(default_factory=list)
+
+    @property
+    def node_name(self) -> str:
+        """Name of the node."""
+        return str(self.node["metadata"]["name"])
+
+
+class ReservationPods:
+    """The reservation pods, one for each group in use."""
+
+    def __init__(
+        self, client: Client, cache: Cache, members: Members, usage: Usage, changes: Changes
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._members = members
+        self._options = members.options
+        self._usage = usage
+        self._changes = changes
+
+    async def find_or_make(self, group: str, bind: Bind) -> Object | Failed:
+        """The living reservation pod of a group on the node; or why there can be none.
+
+        Raises:
+            errors.ApiError: The server was not there.
+        """
+        for _ in range(TRIES):
+            async with self._usage.locked(group):
+                found: Object | Failed | None = await self._members.find(group) or self._unseen(group)
+                if found is None:
+                    found = await self._make(group, bind)
+            if isinstance(found, Failed):
+                return found
+            if found is not None:
+                return _checked(found, group, bind.node_name)
+            # Outside the lock: the old pod may take its time to go.
+            failure = await self._until_gone(reservation_name(bind.node_name, group), bind)
+            if failure is not None:
+                return failure
+        return by_turns(group)
+
+    def _unseen(self, group: str) -> Object | None:
+        """What a bind under way has made and the cache does not show yet."""
+        made = self._usage.unseen.get(group)
+        if made is None or not self._cache.has_seen(made["metadata"]["resourceVersion"]):
+            return made
+        del self._usage.unseen[group]  # by now the cache knows better
+        return None
+
+    async def _make(self, group: str, bind: Bind) -> Object | Failed | None:
+        """Makes the pod, or finds it in spite of the cache; None if a former one has to go first."""
+        failure = self._lost(group, bind)
+        if failure is not None:
+            return failure
+        name = reservation_name(bind.node_name, group)
+        former = self._cache.get(name, self._options.namespace)
+        if former is None or self._usage.was_removed(former):
+            created = await self._create(group, bind)
+            if created is not None:
+                return created
+        # What the cache says of a pod that is to be removed may be old, and so may what it does not say.
+        former = await self._members.read(name)
+        if former is None:
+            return None
+        if is_alive(former) and (device_of(former) or not self._usage.is_given_up(former)):
+            self._usage.forgive(former)
+            return former
+        if not former["metadata"].get("deletionTimestamp"):
+            await self.remove(former)
+        return None
+
+    async def _create(self, group: str, bind: Bind) -> Object | Failed | None:
+        """Makes the pod; None if there is one of that name."""
+        failure = await self._scaling_up()
+        if failure is not None:
+            return failure
+        body = reservation_pod(self._options, bind.node, group, bind.user)
+        try:
+            created = await self._client.create(PODS, body, self._options.namespace)
+        except errors.AlreadyExistsError:
+            return None
+        except errors.StatusError as error:
+            if error.transient or error.unclear:
+                raise
+            name = f"{self._options.namespace}/{body['metadata']['name']}"
+            text = f"reservation pod {name} for node {bind.node_name} was rejected: {error.message}"
+            return Failed(Reason.RESERVATION_REJECTED, text)
+        self._usage.unseen[group] = created
+        bind.made.append(created)
+        logger.bind(reservation=created["metadata"]["name"], group=group).info("Made a reservation pod")
+        return created
+
+    async def _scaling_up(self) -> Failed | None:
+        """New GPUs wait while the autoscaler's own pods wait for nodes (B-82)."""
+        namespace = self._options.scale_adjust_namespace
+        if not namespace:
+            return None
+        selector = {"fieldSelector": f"metadata.namespace={namespace},status.phase=Pending,spec.nodeName="}
+        try:
+            page = await self._client.list_all(PODS, selector)
+        except errors.StatusError as error:
+            if error.transient:
+                raise
+            logger.bind(error=error.message).warning("It cannot be seen whether the cluster is scaling up")
+            return None
+        waiting = next(filter(_waits_for_node, page.items), None)
+        if waiting is None:
+            return None
+        text = f"the cluster is scaling up: pod {full_name(waiting)} waits for a node"
+        return Failed(Reason.CLUSTER_SCALING_UP, text)
+
+    def _lost(self, group: str, bind: Bind) -> Failed | None:
+        """Pods that run on the GPU of a lost reservation: a new one would get another GPU than theirs."""
+        if group in self._usage.relied_on:
+            text = f"GPU group {group} has lost its reservation while another pod is being bound to its GPU"
+            return Failed(Reason.RESERVATION_LOST, text)
+        for other in filter(is_alive, self._members.users(group)):
+            same = other["metadata"]["uid"] == bind.user["metadata"]["uid"]
+            if node_of(other) == bind.node_name and not same:
+                text = f"GPU group {group} has lost its reservation while pod {full_name(other)} uses its GPU"
+                return Failed(Reason.RESERVATION_LOST, text)
+        return None
+
+    async def remove(self, reservation: Object) -> None:
+        """Deletes this very reservation pod at once; another of its name stays."""
+        metadata = reservation["metadata"]
+        with self._usage.removing(reservation):
+            try:
+                await self._client.delete(
+                    PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_period_s=0
+                )
+            except (errors.NotFoundError, errors.ConflictError):
+                return  # by somebody else
+        log = logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(reservation)))
+        log.info("Removed a reservation pod")
+
+    async def _until_gone(self, name: str, bind: Bind) -> Failed | None:
+        """Waits until a pod of this name that counts no more is gone."""
+        former = self._cache.get(name, self._options.namespace)
+        if former is None:
+            await anyio.sleep(_UNSEEN_PAUSE_S)  # one that only the server knows is given a moment
+            return None
+        uid = former["metadata"]["uid"]
+
+        def judge(pod: Object | None) -> bool | None:
+            return True if pod is None or pod["metadata"]["uid"] != uid else None
+
+        async with bind.waiting(f"the former reservation pod {full_name(former)} to go"):
+            with anyio.move_on_after(bind.deadline_s - anyio.current_time()) as scope:
+                await self._changes.until(Judged(Target(PODS, name, self._options.namespace), judge))
+        if not scope.cancelled_caught:
+            return None
+        text = f"the former reservation pod {full_name(former)} does not go"
+        return Failed(Reason.RESERVATION_TIMEOUT, text)
+
+
+def _checked(found: Object, group: str, node_name: str) -> Object | Failed:
+    """The reservation pod if it is that of the group, on the node."""
+    if group not in groups_of_pod(found):
+        text = f"reservation pod {full_name(found)} is not labelled as that of GPU group {group}"
+        return Failed(Reason.RESERVATION_CONFLICT, text)
+    if node_of(found) != node_name:
+        name = full_name(found)
+        text = f"GPU group {group} is reserved on node {node_of(found)} by pod {name}, not on {node_name}"
+        return Failed(Reason.RESERVATION_CONFLICT, text)
+    return found
+
+
+def by_turns(group: str) -> Failed:
+    """A group whose pod does not stay."""
+    text = f"the reservation pod of GPU group {group} is made and removed by turns"
+    return Failed(Reason.RESERVATION_FAILED, text)
+
+
+def _waits_for_node(pod: Object) -> bool:
+    """Whether a scaling pod is alive and was found no node for."""
+    if pod["metadata"].get("deletionTimestamp") or pod["spec"].get("nodeName"):
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "PodScheduled" and item["status"] != "True" for item in conditions)
