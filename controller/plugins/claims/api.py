@@ -155,9 +155,9 @@ class ClaimApi:
             try:
                 return await work(await self.resource())
             except errors.NotFoundError as error:
-                if error.body:
-                    raise
-                self._version = None  # not the object is unknown but the path
+                if (error.body.get("details") or {}).get("name"):
+                    raise  # it is an object that is not there
+                self._version = None  # it is the version
         raise NotServedError
 
     async def _discover(self) -> str:

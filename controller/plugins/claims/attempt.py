@@ -169,7 +169,8 @@ class ClaimBinding:
         if isinstance(verdict, Ready):
             return Failed(Reason.ALREADY_BOUND, verdict.message)  # the pipeline looks, and finds it bound
         if verdict is None:
-            self._pod = pod
+            # What a cache keeps of a spec may be cut short; this part of it does not change.
+            self._pod = {**pod, "spec": self._context.pod["spec"]}
         return verdict or Ready()
 
     async def _check(self, claim: PodClaim) -> Object | Failed | None:

@@ -151,7 +151,11 @@ def covers(present: Any, wanted: Any) -> bool:  # noqa: ANN401 -- any JSON
 
 def extended_claim_name(pod: Object) -> str:
     """The name of the claim for a pod's extended resources: no other pod's, and always the same."""
-    rest = f"-extended-resources-{pod['metadata']['uid']}"
+    return _after_pod(pod, f"-extended-resources-{pod['metadata']['uid']}")
+
+
+def _after_pod(pod: Object, rest: str) -> str:
+    """A pod's name, as much as a legal name has room for, and the rest."""
     name: str = pod["metadata"]["name"]
     return name[: _NAME_LIMIT - len(rest)].rstrip("-.") + rest
 
@@ -179,7 +183,7 @@ def extended_claim(pod: Object, requests: Sequence[Object], version: str, *, nam
         "kind": "ResourceClaim",
         "metadata": {
             **({"name": extended_claim_name(pod)} if named else {}),
-            "generateName": f"{metadata['name']}-extended-resources-",
+            "generateName": _after_pod(pod, "-extended-resources-"),
             "namespace": metadata["namespace"],
             "annotations": {EXTENDED: "true"},
             "finalizers": [FINALIZER],
