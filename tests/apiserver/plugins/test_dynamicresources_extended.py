@@ -59,18 +59,35 @@ def test_claim_and_pod_status(cluster: Cluster, claims: Claims) -> None:
 
 @supported
 def test_t20_rollback_clears_claim_and_pod_status(cluster: Cluster, claims: Claims) -> None:
-    """And does so twice; then the next attempt finds a clean slate."""
+    """After the last attempt; and the next request finds a clean slate."""
     node = cluster.node()
     cluster.pod("a", limits=LIMITS)
+    with cluster.bindings_denied():
+        cluster.ask("a", node, backoffLimit=1, extendedResourceClaimAllocation=extended(node))
+        cluster.wait_for_attempts("a", 1)
+        assert not claims.all()
+        assert STATUS not in cluster.get_pod("a")["status"]
+    cluster.plane.request("DELETE", f"{cluster.requests}/a")
+    ask(cluster, node)
+    cluster.wait_for("a", "Succeeded", within_s=20)
+    (claim,) = claims.all()
+    assert cluster.get_pod("a")["status"][STATUS]["resourceClaimName"] == claim["metadata"]["name"]
+
+
+@supported
+def test_f17_between_attempts_the_claim_keeps_its_devices(cluster: Cluster, claims: Claims) -> None:
+    """F-17: only the reservation is taken off while a retry is due."""
+    node = cluster.node()
+    pod = cluster.pod("a", limits=LIMITS)
     with cluster.bindings_denied():
         cluster.ask("a", node, backoffLimit=3, extendedResourceClaimAllocation=extended(node))
         for attempts in (1, 2):
             cluster.wait_for_attempts("a", attempts)
-            assert not claims.all()
-            assert STATUS not in cluster.get_pod("a")["status"]
+            assert claims.status(own_name(pod)) == {"allocation": extended(node)["allocation"]}
     cluster.wait_for("a", "Succeeded", within_s=20)
     (claim,) = claims.all()
-    assert cluster.get_pod("a")["status"][STATUS]["resourceClaimName"] == claim["metadata"]["name"]
+    assert claim["status"]["reservedFor"] == [user(pod)]
+    assert cluster.get_pod("a")["status"][STATUS]["resourceClaimName"] == own_name(pod)
 
 
 @supported
