@@ -128,8 +128,8 @@ class ClaimBinding:
             verdict = self._judge(pod)
             return verdict if isinstance(verdict, Failed) or old not in pod_claims(self._pod) else None
 
-        name, template = f"{self._namespace}/{self._context.request.pod_name}", "from its template"
-        what = f"the resource claim controller to make claim {old.entry} of pod {name} {template}"
+        entry = f"claim {old.entry} of pod {self._context.request.full_pod_name}"
+        what = f"the resource claim controller to make {entry} from its template"
         self.step = f"waiting for {what}"
         async with self._context.waiting(what):
             verdict = await self._context.changes.until(Judged(self._pod_target(), judge))
@@ -163,8 +163,8 @@ class ClaimBinding:
     def _judge(self, pod: Object | None) -> Ready | Failed:
         """Notes how the pod is; Failed if nothing may be written for it any more."""
         if pod is None:
-            name = f"{self._namespace}/{self._context.request.pod_name}"
-            return Failed(Reason.POD_NOT_FOUND, f"pod {name} was deleted", retry=False)
+            text = f"pod {self._context.request.full_pod_name} was deleted"
+            return Failed(Reason.POD_NOT_FOUND, text, retry=False)
         verdict = judge_pod(self._context.request, pod, self._pod["metadata"]["uid"])
         if isinstance(verdict, Ready):
             return Failed(Reason.ALREADY_BOUND, verdict.message)  # the pipeline looks, and finds it bound

@@ -87,8 +87,7 @@ class DynamicResources(Plugin):
         self, context: BindContext, binding: ClaimBinding, work: Callable[[], Awaitable[T]]
     ) -> T | Failed:
         """Does `work` of an attempt, for as long as the arguments allow."""
-        request = context.request
-        name, node = f"{request.namespace}/{request.pod_name}", request.node_name
+        name, node = context.request.full_pod_name, context.request.node_name
         with anyio.move_on_after(self._timeout_s):
             try:
                 return await work()
@@ -134,7 +133,7 @@ class DynamicResources(Plugin):
         if request.extended_claim is None:
             return
         end = self._tools.extended.discard if context.final else self._tools.extended.release
-        what = f"the claim for extended resources of pod {request.namespace}/{request.pod_name}"
+        what = f"the claim for extended resources of pod {request.full_pod_name}"
         yield f"{what} stays", partial(end, known)
         if context.final and pod is not None:
             clear = partial(retrying, partial(self._forget_extended, context), stubborn=True)
