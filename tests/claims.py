@@ -1,9 +1,11 @@
-"""Resource claims on a real control plane, as users, drivers and other schedulers write them."""
+"""Device claims on a real control plane, as users, drivers and other schedulers write them."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from controlplane import ControlPlane
 
 from controller.runtime.client import Object
@@ -14,6 +16,13 @@ EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 DRIVER = "gpu.example.com"
 GPU = "example.com/gpu"
 LIMIT = 256
+STATUS = "extendedResourceClaimStatus"
+LIMITS = {GPU: "1"}
+
+supported = pytest.mark.skipif(
+    os.environ.get("KUBERNETES") == "1.35", reason="the feature gate DRAExtendedResource is off by default"
+)
+"""Of tests with extended resources."""
 
 
 class Claims:
@@ -84,6 +93,51 @@ class Claims:
         assert not claim.get("status"), claim["status"]
         assert not claim["metadata"].get("finalizers")
 
+    def make_extended(self, pod: Object, node: str, name: str = "", **metadata: object) -> str:
+        """A pod's claim for extended resources, as a crash after its creation leaves it. Returns its name.
+
+        Args:
+            pod: The pod.
+            node: Where the device is.
+            name: As this binder gives it; empty as older ones had it made up.
+            **metadata: More of it.
+        """
+        whole = {
+            **({"name": name} if name else {}),
+            "generateName": f"{pod['metadata']['name']}-extended-resources-",
+            "annotations": {EXTENDED: "true"},
+            "finalizers": [FINALIZER],
+            "ownerReferences": [owner_of(pod)],
+            **metadata,
+        }
+        spec = {"devices": {"requests": extended(node)["deviceRequests"]}}
+        made = self._plane.request("POST", self.path, {"metadata": whole, "spec": spec})
+        return str(made["metadata"]["name"])
+
+    def leave_behind(self, pod: Object, node: str, device: str = "gpu-0", *, told: bool = True) -> str:
+        """A claim of a bind that an older binder did not end: allocated, reserved, and named by the pod."""
+        name = self.make_extended(pod, node)
+        devices = extended(node, device)["allocation"]
+        self.patch_status(name, {"allocation": devices, "reservedFor": [user(pod)]})
+        if told:
+            mappings = extended(node)["containerMappings"]
+            body = {"status": {STATUS: {"resourceClaimName": name, "requestMappings": mappings}}}
+            path = f"{self.cluster.pods}/{pod['metadata']['name']}/status"
+            self._plane.request("PATCH", path, body, MERGE)
+        return name
+
+    def report(self, node: str, type_: str, message: str = "", *, claim: str = "one") -> None:
+        """What the driver says of the device gpu-0 of a claim."""
+        said = {
+            "type": type_,
+            "status": "True",
+            "reason": "Told",
+            "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        device = {"driver": DRIVER, "pool": node, "device": "gpu-0", "conditions": [said]}
+        self.patch_status(claim, {"devices": [device]})
+
 
 @contextmanager
 def plane_serving(directory: Path, *versions: str) -> Iterator[ControlPlane]:
@@ -128,6 +182,23 @@ def extended(node: str, device: str = "gpu-0") -> Object:
         "deviceRequests": [{"name": name, "exactly": exactly}],
         "containerMappings": [{"containerName": "main", "requestName": name, "resourceName": GPU}],
     }
+
+
+def prepared(node: str, device: str = "gpu-0") -> Object:
+    """An allocation that is good only once the driver says so (DRADeviceBindingConditions)."""
+    awaited, feared = ["example.com/attached"], ["example.com/broken"]
+    return allocation(node, device, bindingConditions=awaited, bindingFailureConditions=feared)
+
+
+def own_name(pod: Object) -> str:
+    """The name that this binder gives to the claim for a pod's extended resources (F-18)."""
+    return f"{pod['metadata']['name']}-extended-resources-{pod['metadata']['uid']}"
+
+
+def owner_of(pod: Object) -> Object:
+    """The owner of that claim."""
+    kept = {key: pod["metadata"][key] for key in ("name", "uid")}
+    return {"apiVersion": "v1", "kind": "Pod", "controller": True, "blockOwnerDeletion": True, **kept}
 
 
 def user(pod: Object) -> Object:

@@ -6,7 +6,7 @@ lost; and what was decided long ago is checked against the pod that there is now
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loguru import logger
 
@@ -79,6 +79,7 @@ class BindRequestReconciler:
         self._teller = teller
         self._pods: KeyedLock[Key] = KeyedLock()
         self._interruptions: dict[Key, int] = {}  # in a row, of requests that are still to be bound
+        self._kept: dict[Key, _Kept] = {}  # of requests that are to be tried again
 
     async def reconcile(self, key: Key, slot: Slot) -> Result:
         """Brings one request to its end, or one attempt further.
@@ -86,6 +87,7 @@ class BindRequestReconciler:
         Raises:
             errors.ApiError: The server was not there; the request is as before.
         """
+        await self._undo_kept(key, slot)
         item = self._caches.requests.get(key[1], key[0])
         if item is None or is_over(item):
             self._interruptions.pop(key, None)
@@ -116,6 +118,30 @@ class BindRequestReconciler:
 
     def _order(self, request: BindRequest) -> tuple[str, ...]:
         return self._pipeline.order(is_fraction=request.is_fraction)
+
+    async def _undo_kept(self, key: Key, slot: Slot) -> None:
+        """Takes back what a failed attempt left for its retry, if that will not come.
+
+        Raises:
+            errors.ApiError: The server was not there; it is still to be done.
+        """
+        kept = self._kept.get(key)
+        failure = kept.in_vain(self._caches.pods) if kept is not None else None
+        if kept is None or failure is None:
+            return
+        request, metadata = kept.work.request, kept.pod["metadata"]
+        async with self._pods.hold((request.namespace, request.pod_name), slot.released):
+            try:
+                present = await self._client.get(PODS, request.pod_name, request.namespace)
+            except errors.NotFoundError:
+                present = kept.pod
+            if present["metadata"]["uid"] != metadata["uid"] or not present["spec"].get("nodeName"):
+                node: Object = {"metadata": {"name": request.node_name}}
+                work = replace(kept.work, slot=slot)
+                ending = await self._pipeline.undo(request, kept.pod, node, work, failure)
+                if isinstance(ending, Interrupted):
+                    raise ending.error
+        self._kept.pop(key, None)
 
     async def _find_pod(self, request: BindRequest) -> tuple[Object | None, Ready | Failed | None]:
         """Reads the pod, and judges it; a last word is said only after a live read."""
@@ -197,7 +223,12 @@ class BindRequestReconciler:
         key = key_of(work.item)
         if isinstance(ending, Ending):
             self._interruptions.pop(key, None)
-            return await self._teller.tell(work.item, work.request, pod, ending, work.slot)
+            result = await self._teller.tell(work.item, work.request, pod, ending, work.slot)
+            if result.requeue_after_s is None or pod is None:
+                self._kept.pop(key, None)
+            else:
+                self._kept[key] = _Kept(work, pod)
+            return result
         self._interruptions[key] = self._interruptions.get(key, 0) + 1
         if self._interruptions[key] >= _SHOWN_AFTER:
             error = ending.error
@@ -245,3 +276,24 @@ class _Work:
     async def show_waiting(self, step: str, what: str, outcomes: Mapping[str, Outcome]) -> None:
         """Shows in the status that a step waits."""
         await self.teller.show_waiting(self.item, self.order, {step: what}, outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A failed attempt, of whose work plugins keep a part for the retry.
+
+    Attributes:
+        work: The request.
+        pod: Its pod, as it was then.
+    """
+
+    work: _Work
+    pod: Object
+
+    def in_vain(self, pods: Cache) -> Failed | None:
+        """Why the retry will not come, as far as the caches know; None if it may."""
+        metadata, request = self.pod["metadata"], self.work.request
+        pod = pods.get(request.pod_name, request.namespace)
+        if pod is None or pod["metadata"]["uid"] != metadata["uid"]:
+            return Failed(Reason.POD_NOT_FOUND, f"pod {request.full_pod_name} was deleted", retry=False)
+        return self.work.obsolete()

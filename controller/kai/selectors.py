@@ -7,8 +7,14 @@ from controller.runtime.client import Object
 
 def node_allowed(volume: Object, node: Object) -> bool:
     """Whether the volume's node affinity allows the node: any term, all of its requirements."""
-    terms = _affinity_terms(volume)
-    return terms is None or any(_term_allows(term, node) for term in terms)
+    return node_selected((volume["spec"].get("nodeAffinity") or {}).get("required"), node)
+
+
+def node_selected(selector: Object | None, node: Object) -> bool:
+    """Whether a v1.NodeSelector selects a node: any term, all of its requirements; none selects all."""
+    if selector is None:
+        return True
+    return any(_term_allows(term, node) for term in selector.get("nodeSelectorTerms") or ())
 
 
 def node_affinity_text(volume: Object) -> str:

@@ -21,6 +21,10 @@ class KeyedLock(Generic[K]):
     def __len__(self) -> int:
         return len(self._locks)
 
+    def users(self, key: K) -> int:
+        """How many hold the key's lock or wait for it."""
+        return self._locks[key][1] if key in self._locks else 0
+
     @asynccontextmanager
     async def hold(self, key: K, waiting: Waiting | None = None) -> AsyncIterator[None]:
         """Holds the key's lock for the block; a wait for it happens inside of `waiting()`."""

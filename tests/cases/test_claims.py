@@ -1,6 +1,5 @@
-"""Resource claims: what went wrong elsewhere, on the real API server and resource claim controller."""
+"""Device claims: what went wrong elsewhere, on the real API server and resource claim controller."""
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +12,13 @@ from tests.claims import (
     FINALIZER,
     GPU,
     LIMIT,
+    STATUS,
     Claims,
     allocation,
     brings,
     extended,
     plane_serving,
+    supported,
     user,
     uses,
 )
@@ -26,12 +27,7 @@ from tests.polling import wait_until
 from tests.proxy import Answer, Delay, Hang, Proxy, Rule
 
 KIND = "DynamicResources"
-STATUS = "extendedResourceClaimStatus"
 CONFLICT = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409}
-
-with_extended_resources = pytest.mark.skipif(
-    os.environ.get("KUBERNETES") == "1.35", reason="the feature gate DRAExtendedResource is off by default"
-)
 
 
 @pytest.fixture
@@ -134,6 +130,56 @@ def test_kai_pr_1091_a_failed_bind_frees_the_claim(
     claims.assert_free("one")
 
 
+def test_kai_pr_1091_a_retry_finds_its_devices(cluster: Cluster, claims: Claims, binders: Binders) -> None:
+    """F-17: given back between attempts, they could be handed out, and the retry would write them again."""
+    binders.start()
+    node = cluster.node()
+    claims.make("one")
+    with cluster.bindings_denied():
+        ask(cluster, node, "one", backoffLimit=3)
+        for attempts in (1, 2):
+            cluster.wait_for_attempts("a", attempts)
+            wait_until(lambda: not claims.users("one"))
+            assert claims.status("one") == {"allocation": allocation(node)}
+            assert claims.protected("one")
+    cluster.wait_for("a", "Succeeded", within_s=20)
+    assert claims.users("one") == ["a"]
+
+
+def test_kai_pr_1091_the_devices_go_after_the_last_attempt(
+    cluster: Cluster, claims: Claims, binders: Binders
+) -> None:
+    """F-17: also if that has not come as far as the claim."""
+    binders.start()
+    node = cluster.node()
+    claims.make("one")
+    with cluster.bindings_denied():
+        ask(cluster, node, "one", backoffLimit=2)
+        cluster.wait_for_attempts("a", 1)
+        assert claims.status("one") == {"allocation": allocation(node)}
+        cluster.patch_pod_status("a", {"phase": "Failed"})
+        cluster.wait_for_attempts("a", 2)
+    claims.assert_free("one")
+
+
+@pytest.mark.parametrize("what", ["requests", "pods"])
+def test_kai_pr_1091_the_devices_go_with_request_and_pod(
+    cluster: Cluster, claims: Claims, binders: Binders, what: str
+) -> None:
+    """F-17: what is kept for a retry that never comes, since its request or its pod is deleted."""
+    binders.start()
+    node = cluster.node()
+    claims.make("one")
+    with cluster.bindings_denied():
+        ask(cluster, node, "one", backoffLimit=9)
+        cluster.wait_for_attempts("a", 2)
+        assert claims.status("one") == {"allocation": allocation(node)}
+        path = f"{cluster.requests}/a" if what == "requests" else f"{cluster.pods}/a?gracePeriodSeconds=0"
+        cluster.plane.request("DELETE", path)
+        wait_until(lambda: not claims.status("one"))
+    wait_until(lambda: not claims.protected("one"))
+
+
 def test_kai_pr_1091_a_shared_claim_stays_with_the_others(
     cluster: Cluster, claims: Claims, binders: Binders
 ) -> None:
@@ -170,22 +216,24 @@ def test_kai_pr_1091_a_request_deleted_in_the_middle_of_its_bind(
 
 
 def test_k8s_pr_129543_no_room_for_the_257th(cluster: Cluster, claims: Claims, binders: Binders) -> None:
+    """F-13: users come and go, so while attempts are left it is tried again; each waits longer."""
     binders.start()
     node = cluster.node()
     claims.make("full")
     before = claims.give("full", allocation(node), strangers(LIMIT))
-    ask(cluster, node, "full", backoffLimit=5)
-    status = cluster.wait_for("a", "Failed")
+    ask(cluster, node, "full", backoffLimit=9)
+    status = cluster.wait_for_attempts("a", 2)
     text = f"claim {cluster.namespace}/full is reserved for {LIMIT} pods, which is the limit: job-0, job-1"
     assert status["reason"].startswith(f"{KIND} ClaimFull: {text}")
-    assert status["failedAttempts"] == 5, "it would be tried again"
     assert claims.get("full") == before
     cluster.assert_unbound("a")
 
     claims.patch_status("full", {"reservedFor": strangers(LIMIT)[1:]})
-    ask(cluster, node, "full", name="b")
-    cluster.wait_for("b", "Succeeded")
+    cluster.wait_for("a", "Succeeded", within_s=20)
     assert len(claims.users("full")) == LIMIT
+
+    ask(cluster, node, "full", name="b")
+    assert cluster.wait_for("b", "Failed")["reason"].startswith(f"{KIND} ClaimFull: "), "no attempt was left"
 
 
 def test_k8s_pr_129543_no_gpu_is_reserved_for_a_claim_without_room(
@@ -351,7 +399,7 @@ def ask_extended(cluster: Cluster, node: str, **spec: object) -> None:
     cluster.request("a", whole)
 
 
-@with_extended_resources
+@supported
 def test_k8s_133590_the_pods_status_cannot_be_written_twice(
     cluster: Cluster, claims: Claims, binders: Binders, proxy: Proxy
 ) -> None:
@@ -366,7 +414,7 @@ def test_k8s_133590_the_pods_status_cannot_be_written_twice(
     assert cluster.status("a")["failedAttempts"] == 2
 
 
-@with_extended_resources
+@supported
 def test_k8s_133590_nothing_is_left_after_the_last_attempt(
     cluster: Cluster, claims: Claims, binders: Binders, proxy: Proxy
 ) -> None:
@@ -378,7 +426,7 @@ def test_k8s_133590_nothing_is_left_after_the_last_attempt(
     assert not claims.all()
 
 
-@with_extended_resources
+@supported
 @pytest.mark.parametrize("place", ["resourceclaims/.*/status", "pods/a/status"])
 def test_k8s_133590_killed_between_the_creation_and_the_patch(
     cluster: Cluster, claims: Claims, binders: Binders, proxy: Proxy, place: str

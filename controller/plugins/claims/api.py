@@ -1,11 +1,14 @@
-"""Reads and writes ResourceClaims in whichever version of their API the server has; for dynamicresources.
+"""Reads and writes device claims, in whichever version of their API the server has; for this package.
 
-Which version that is, is asked when the first claim is needed, and remembered once known. "No such API" is
-not remembered, and no answer is not taken for one. Every write names the claim's uid and resourceVersion.
+Which version that is, is asked when the first claim is needed, and again once the server knows it no longer.
+"No such API" is not remembered, and no answer is not taken for one. Every write names the claim's uid and
+resourceVersion.
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
@@ -13,13 +16,14 @@ import anyio
 from controller.plugins.claims.model import (
     FINALIZER,
     allocation_of,
-    is_extended_claim_of,
     is_reserved,
     reserved_for,
+    same_devices,
     without_pod,
 )
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
+from controller.runtime.locks import KeyedLock, Waiting
 
 T = TypeVar("T")
 
@@ -42,7 +46,7 @@ class NotServedError(Exception):
 
 
 class ClaimApi:
-    """The ResourceClaims of one server. All methods may raise NotServedError and errors.ApiError."""
+    """The device claims of one server. All methods may raise NotServedError and errors.ApiError."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -54,58 +58,61 @@ class ClaimApi:
             self._version = await self._discover()
         return self._version
 
+    async def resource(self) -> Resource:
+        """Device claims, as the server's paths name them."""
+        return Resource(f"{GROUP}/{await self.version()}", "resourceclaims")
+
     async def get(self, namespace: str, name: str) -> Object | None:
         """Reads a claim, live; None if there is none."""
-        for _ in range(2):
-            try:
-                return await self._client.get(await self._resource(), name, namespace)
-            except errors.NotFoundError as error:
-                if error.body:
-                    return None
-                self._version = None  # not the claim is unknown but the version, since an upgrade
-        raise NotServedError
+        try:
+            return await self._ask(lambda resource: self._client.get(resource, name, namespace))
+        except errors.NotFoundError:
+            return None
 
-    async def extended_claims(self, namespace: str, pod_uid: str) -> list[Object]:
-        """All claims that stand for the extended resources of this very pod."""
+    async def find(self, keep: Callable[[Object], Object | None], namespace: str = "") -> list[Object]:
+        """Reads all claims of a namespace, or of all namespaces; returns what `keep` keeps of them."""
+        selector = {"fieldSelector": f"metadata.namespace={namespace}"} if namespace else {}
+        listed = await self._ask(lambda resource: self._client.list_all(resource, selector, keep=keep))
+        return listed.items
 
-        def keep(claim: Object) -> Object | None:
-            return claim if is_extended_claim_of(claim, pod_uid) else None
+    async def create(self, make: Callable[[str], Object]) -> Object:
+        """Creates a claim; `make` is told the version of the API in whose shape it is to be."""
 
-        selector = {"fieldSelector": f"metadata.namespace={namespace}"}
-        return (await self._client.list_all(await self._resource(), selector, keep=keep)).items
+        async def work(resource: Resource) -> Object:
+            claim = make(resource.version.removeprefix(f"{GROUP}/"))
+            return await self._client.create(resource, claim, claim["metadata"]["namespace"])
 
-    async def create(self, claim: Object) -> Object:
-        """Creates a claim."""
-        return await self._client.create(await self._resource(), claim, claim["metadata"]["namespace"])
+        return await self._ask(work)
 
     async def patch(self, claim: Object, delta: Object, *, subresource: str = "") -> Object:
         """Merges `delta` into this very claim, if nobody has changed it since it was read."""
         read = claim["metadata"]
         same = {"uid": read["uid"], "resourceVersion": read["resourceVersion"]}
         body = {**delta, "metadata": {**delta.get("metadata", {}), **same}}
-        return await self._client.patch(
-            await self._resource(), read["name"], body, read["namespace"], subresource=subresource
+        name, namespace = read["name"], read["namespace"]
+        return await self._ask(
+            lambda resource: self._client.patch(resource, name, body, namespace, subresource=subresource)
         )
 
-    async def release(self, namespace: str, name: str, pod_uid: str, *, deallocate: bool) -> None:
+    async def release(self, namespace: str, name: str, pod_uid: str, brought: Object | None = None) -> None:
         """Takes a pod out of a claim's users.
 
         Args:
             namespace: Of the claim.
             name: Of the claim.
             pod_uid: Of the pod.
-            deallocate: Whether the devices go as well, if this leaves no user.
+            brought: The devices that go as well, if the claim has these and no user is left; None if none go.
         """
 
         async def work() -> None:
             claim = await self.get(namespace, name)
-            if claim is None or not is_reserved(claim, pod_uid):
+            if claim is None:
                 return
-            rest = without_pod(reserved_for(claim), pod_uid)
-            if rest or not deallocate:
-                await self.patch(claim, {"status": {"reservedFor": rest or None}}, subresource="status")
-            else:
+            rest, present = without_pod(reserved_for(claim), pod_uid), allocation_of(claim)
+            if brought is not None and not rest and (present is None or same_devices(present, brought)):
                 await self._unprotect(await self._deallocate(claim))
+            elif is_reserved(claim, pod_uid):
+                await self.patch(claim, {"status": {"reservedFor": rest or None}}, subresource="status")
 
         await retrying(work, stubborn=True)
 
@@ -119,12 +126,13 @@ class ClaimApi:
                 return
             present = await self._unprotect(await self._deallocate(present))
             if not present["metadata"].get("deletionTimestamp"):
-                resource = await self._resource()
-                await self._client.delete(
-                    resource, metadata["name"], metadata["namespace"], uid=metadata["uid"]
-                )
+                await self._delete(present["metadata"])
 
         await retrying(work, stubborn=True)
+
+    async def _delete(self, metadata: Object) -> None:
+        name, namespace, uid = metadata["name"], metadata["namespace"], metadata["uid"]
+        await self._ask(lambda resource: self._client.delete(resource, name, namespace, uid=uid))
 
     async def _deallocate(self, claim: Object) -> Object:
         """Takes devices and users from a claim."""
@@ -141,8 +149,16 @@ class ClaimApi:
         rest = [item for item in finalizers if item != FINALIZER]
         return await self.patch(claim, {"metadata": {"finalizers": rest or None}})
 
-    async def _resource(self) -> Resource:
-        return Resource(f"{GROUP}/{await self.version()}", "resourceclaims")
+    async def _ask(self, work: Callable[[Resource], Awaitable[T]]) -> T:
+        """Does `work` in the version that the server has: another one, perhaps, since it was upgraded."""
+        for _ in range(2):
+            try:
+                return await work(await self.resource())
+            except errors.NotFoundError as error:
+                if (error.body.get("details") or {}).get("name"):
+                    raise  # it is an object that is not there
+                self._version = None  # it is the version
+        raise NotServedError
 
     async def _discover(self) -> str:
         try:
@@ -154,6 +170,40 @@ class ClaimApi:
             if version in served:
                 return version
         raise NotServedError
+
+
+@dataclass(slots=True)
+class Turn:
+    """The time in which no other attempt of this process writes a claim.
+
+    Attributes:
+        claim: As the attempt before has left it, which may be out of date: good enough for a write, which the
+            server checks, not for a verdict. What is there in the end is handed to the next one.
+    """
+
+    claim: Object | None
+
+
+class Turns:
+    """Has the attempts of this process write a claim one after the other, instead of colliding."""
+
+    def __init__(self) -> None:
+        self._locks: KeyedLock[tuple[str, str]] = KeyedLock()
+        self._left: dict[tuple[str, str], Object] = {}
+
+    @asynccontextmanager
+    async def take(self, namespace: str, name: str, waiting: Waiting) -> AsyncIterator[Turn]:
+        """Holds the turn for the block; a wait for it happens inside of `waiting()`."""
+        key = (namespace, name)
+        try:
+            async with self._locks.hold(key, waiting):
+                turn = Turn(self._left.pop(key, None))
+                yield turn
+                if turn.claim is not None:
+                    self._left[key] = turn.claim
+        finally:
+            if not self._locks.users(key):
+                self._left.pop(key, None)
 
 
 async def retrying(work: Callable[[], Awaitable[T]], *, stubborn: bool = False) -> T:

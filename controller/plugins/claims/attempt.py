@@ -1,187 +1,226 @@
-"""One attempt to give a pod its claims on a node, written in kube-scheduler's order; for dynamicresources.
+"""One attempt to give a pod its device claims on a node, written in kube-scheduler's order.
 
 Finalizer first, then allocation and reservation in one write, both only if the claim still is as it was read.
-Whatever stands in the way is returned as a Failed that names the claim, the node, the devices and the rival.
+Invariants: the pod is judged before each first write, by what its cache knows where one follows it; whatever
+stands in the way is returned as a Failed that names the claim, the node, the devices and the rival.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import anyio
 
 from controller.kai.names import PODS
 from controller.kai.outcome import Failed, Outcome, Ready
+from controller.kai.pods import full_name, judge_pod
 from controller.kai.reasons import Reason
-from controller.kai.selectors import node_allowed
 from controller.plugins.base import BindContext
-from controller.plugins.claims.api import ClaimApi, retrying
-from controller.plugins.claims.extended import STATUS, ExtendedClaims
+from controller.plugins.claims.api import ClaimApi, Turns, retrying
+from controller.plugins.claims.extended import ExtendedClaims
 from controller.plugins.claims.model import (
+    EXTENDED_STATUS,
     FINALIZER,
-    RESERVED_FOR_LIMIT,
     PodClaim,
     allocation_of,
     devices,
-    full_name,
     is_reserved,
     pod_claims,
-    readiness,
     reserved_for,
     results,
-    same_devices,
-    unusable,
-    users,
     with_pod,
 )
+from controller.plugins.claims.verdicts import (
+    devices_failure,
+    judge_devices,
+    readiness,
+    usage_failure,
+    write_failure,
+)
 from controller.runtime import errors
+from controller.runtime.changes import Judged, Target
 from controller.runtime.client import Client, Object
 
-POD_FRESH_S = 1.0
-"""A pod read longer ago than this is read again before something is reserved for it."""
+_POD_FRESH_S = 1.0
+"""A pod that no cache follows is read again if it was read longer ago than this."""
 
-_POLL_S = 1.0
+_Work = Callable[[PodClaim], Awaitable[Object | Failed | None]]
+"""Does something with a claim of the pod; returns None if there is no such claim."""
 
-Turn = Callable[[str], AbstractAsyncContextManager[None]]
-"""Waits until no other request of this process writes the claim of that name."""
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all attempts of this process share."""
+
+    client: Client
+    api: ClaimApi
+    extended: ExtendedClaims
+    turns: Turns
 
 
 class ClaimBinding:
     """Used once. Its methods may raise NotServedError and errors.ApiError."""
 
-    def __init__(self, client: Client, api: ClaimApi, context: BindContext, turn: Turn) -> None:
-        self.step = "reading the pod"
-        self._client = client
-        self._api = api
+    def __init__(self, tools: Tools, context: BindContext) -> None:
+        self.step = "beginning"
+        self._tools = tools
+        self._api = tools.api
         self._context = context
-        self._extended = ExtendedClaims(client, api)
-        self._turn = turn
+        self._namespace = context.request.namespace
+        self._node_name = context.request.node_name
         self._pod = context.pod
         self._pod_read_s = float("-inf")
+        self._wanted = {item["name"]: item["allocation"] for item in context.request.claim_allocations}
+        self._found: Mapping[str, Object] = context.found if isinstance(context.found, dict) else {}
 
-    @property
-    def _namespace(self) -> str:
-        return self._context.request.namespace
+    async def look(self) -> dict[str, Object] | Failed:
+        """Reads the claims, as soon as they are made, and writes nothing.
 
-    @property
-    def _node_name(self) -> str:
-        return self._context.request.node_name
+        Returns:
+            The claims by name, for `run`; or what is in the way, as far as reading can tell.
+        """
+        claims = await self._each(self._check)
+        return claims if isinstance(claims, Failed) else {item["metadata"]["name"]: item for item in claims}
 
     async def run(self) -> Outcome:
         """Does all of it; `step` says what it is at, for a caller that cuts it short."""
-        claims = await self._claims()
+        claims = await self._each(self._bind)
         if isinstance(claims, Failed):
             return claims
-        bound: list[Object] = []
-        for claim, wanted in claims:
-            outcome = await self._bind(claim, wanted)
-            if isinstance(outcome, Failed):
-                return outcome
-            bound.append(outcome)
         extended = await self._bind_extended()
         if isinstance(extended, Failed):
             return extended
-        bound += [extended] if extended is not None else []
-        refused = await self._await_devices(bound) or await self._check_pod()
-        return refused or Ready(_summary(bound))
+        claims += [extended] if extended is not None else []
+        return await self._await_devices(claims) or Ready(_summary(claims))
 
-    async def obstacle(self) -> Failed | None:
-        """What is in the way as far as reading can tell; writes nothing."""
-        claims = await self._claims()
-        if isinstance(claims, Failed):
-            return claims
-        for claim, wanted in claims:
-            found = await self._api.get(self._namespace, claim.name)
-            if found is None:
-                return self._no_such(claim)
-            refused = self._refused(found, wanted, from_template=claim.from_template)
-            if refused is not None:
-                return refused
-        return None
+    async def _each(self, work: _Work) -> list[Object] | Failed:
+        """Does `work` with all claims of the pod, in its order."""
+        done = []
+        for claim in pod_claims(self._pod):
+            outcome = await self._once_made(claim, work)
+            if isinstance(outcome, Failed):
+                return outcome
+            done += [outcome] if outcome is not None else []
+        return done
 
-    async def _claims(self) -> list[tuple[PodClaim, Object | None]] | Failed:
-        """The claims of the pod as it is now, each with the allocation that the request brings for it."""
-        request = self._context.request
-        refused = await self._check_pod()
-        if refused is not None:
-            return refused
-        claims, missing = pod_claims(self._pod)
-        if missing:
-            text = f"pod {request.namespace}/{request.pod_name} has no claim yet for {', '.join(missing)}"
-            return Failed(Reason.CLAIM_NOT_FOUND, f"{text}, which the resource claim controller is to make")
-        wanted = {item["name"]: item["allocation"] for item in request.claim_allocations}
-        return [(claim, wanted.get(claim.entry)) for claim in claims]
+    async def _once_made(self, claim: PodClaim, work: _Work) -> Object | Failed | None:
+        """Does `work` with a claim, once it is there; None if the pod turns out not to need one."""
+        present: PodClaim | Failed | None = claim
+        while isinstance(present, PodClaim):
+            outcome = await work(present) if present.name else None
+            if outcome is not None:
+                return outcome
+            if not present.from_template:
+                text = f"claim {self._namespace}/{present.name} of pod {self._context.request.pod_name}"
+                return Failed(Reason.CLAIM_NOT_FOUND, f"{text} does not exist")
+            present = await self._await_claim(present)
+        return present
 
-    def _no_such(self, claim: PodClaim) -> Failed:
-        text = f"claim {self._namespace}/{claim.name} of pod {self._context.request.pod_name} does not exist"
-        return Failed(Reason.CLAIM_NOT_FOUND, text)
+    async def _await_claim(self, old: PodClaim) -> PodClaim | Failed | None:
+        """Waits for the resource claim controller to make the claim of an entry, or to make it anew.
 
-    async def _check_pod(self) -> Failed | None:
-        """Why the pod is not to have anything reserved, by a read that is not old."""
-        if anyio.current_time() - self._pod_read_s < POD_FRESH_S:
+        Returns:
+            The claim; None if none is needed; Failed if the pod came to an end meanwhile.
+        """
+
+        def judge(pod: Object | None) -> Ready | Failed | None:
+            verdict = self._judge(pod)
+            return verdict if isinstance(verdict, Failed) or old not in pod_claims(self._pod) else None
+
+        entry = f"claim {old.entry} of pod {self._context.request.full_pod_name}"
+        what = f"the resource claim controller to make {entry} from its template"
+        self.step = f"waiting for {what}"
+        async with self._context.waiting(what):
+            verdict = await self._context.changes.until(Judged(self._pod_target(), judge))
+        if isinstance(verdict, Failed):
+            return verdict
+        return next((item for item in pod_claims(self._pod) if item.entry == old.entry), None)
+
+    def _pod_target(self) -> Target:
+        metadata = self._pod["metadata"]
+        return Target(PODS, metadata["name"], metadata["namespace"], metadata.get("resourceVersion", ""))
+
+    async def _look_at_pod(self, *, live: bool = False) -> Failed | None:
+        """Why nothing may be written for the pod any more.
+
+        Args:
+            live: Whether the server is to be asked, as before what cannot be made good.
+        """
+        target = self._pod_target()
+        if not live and self._context.changes.is_followed(target):
+            verdict = await self._context.changes.until(Judged(target, self._judge))
+        elif not live and anyio.current_time() - self._pod_read_s < _POD_FRESH_S:
             return None
-        request, uid = self._context.request, self._context.pod["metadata"]["uid"]
-        name = f"{request.namespace}/{request.pod_name}"
-        try:
-            pod = await self._client.get(PODS, request.pod_name, request.namespace)
-        except errors.NotFoundError:
-            return Failed(Reason.POD_NOT_FOUND, f"pod {name} is gone", retry=False)
-        phase, node_name = (pod.get("status") or {}).get("phase"), pod["spec"].get("nodeName")
-        if pod["metadata"]["uid"] != uid:
-            return Failed(
-                Reason.POD_REPLACED, f"pod {name} was replaced while its claims were bound", retry=False
-            )
-        if node_name and node_name != self._node_name:
-            text = f"pod {name} is on node {node_name} already, not on {self._node_name}"
-            return Failed(Reason.ALREADY_BOUND_ELSEWHERE, text, retry=False)
-        if pod["metadata"].get("deletionTimestamp"):
-            return Failed(Reason.POD_TERMINATING, f"pod {name} is being deleted", retry=False)
-        if phase in ("Succeeded", "Failed"):
-            return Failed(Reason.POD_FINISHED, f"pod {name} has ended: its phase is {phase}", retry=False)
-        self._pod, self._pod_read_s = pod, anyio.current_time()
-        return None
+        else:
+            try:
+                pod = await self._tools.client.get(PODS, target.name, target.namespace)
+            except errors.NotFoundError:
+                pod = None
+            verdict, self._pod_read_s = self._judge(pod), anyio.current_time()
+        return verdict if isinstance(verdict, Failed) else None
 
-    async def _bind(
-        self, claim: PodClaim, wanted: Object | None, *, known: Object | None = None
-    ) -> Object | Failed:
+    def _judge(self, pod: Object | None) -> Ready | Failed:
+        """Notes how the pod is; Failed if nothing may be written for it any more."""
+        if pod is None:
+            text = f"pod {self._context.request.full_pod_name} was deleted"
+            return Failed(Reason.POD_NOT_FOUND, text, retry=False)
+        verdict = judge_pod(self._context.request, pod, self._pod["metadata"]["uid"])
+        if isinstance(verdict, Ready):
+            return Failed(Reason.ALREADY_BOUND, verdict.message)  # the pipeline looks, and finds it bound
+        if verdict is None:
+            # What a cache keeps of a spec may be cut short; this part of it does not change.
+            self._pod = {**pod, "spec": self._context.pod["spec"]}
+        return verdict or Ready()
+
+    async def _check(self, claim: PodClaim) -> Object | Failed | None:
+        self.step = f"reading claim {self._namespace}/{claim.name}"
+        found = await self._api.get(self._namespace, claim.name)
+        return found if found is None else self._failure(found, claim) or found
+
+    async def _bind(self, claim: PodClaim, made: Object | None = None) -> Object | Failed | None:
         """Allocates a claim if need be and reserves it.
 
         Args:
             claim: Which one.
-            wanted: The allocation that the request brings for it, if any.
-            known: The claim as just created, which spares the first read.
+            made: The claim, if it was just created.
 
         Returns:
-            The claim as it now is, or what is in the way.
+            The claim as it now is, or what is in the way; None if it does not exist.
         """
         self.step = f"reserving claim {self._namespace}/{claim.name}"
+        what = f"its turn to write claim {self._namespace}/{claim.name}, which many pods share"
+        async with self._tools.turns.take(
+            self._namespace, claim.name, lambda: self._context.waiting(what)
+        ) as turn:
+            known = made or turn.claim or self._found.get(claim.name)
 
-        async def work() -> Object | Failed:
-            nonlocal known
-            found, known = known or await self._api.get(self._namespace, claim.name), None
-            if found is None:
-                return self._no_such(claim)
-            return await self._write(found, wanted, from_template=claim.from_template)
+            async def work() -> Object | Failed | None:
+                nonlocal known
+                # What is known may have changed since: good enough for a write, which the server checks.
+                found, known = known, None
+                if found is None or self._is_reserved(found) or self._failure(found, claim) is not None:
+                    found = await self._api.get(self._namespace, claim.name)
+                return found if found is None else await self._write(found, claim)
 
-        async with self._turn(claim.name):
-            return await retrying(work)
+            outcome = await retrying(work)
+            turn.claim = None if isinstance(outcome, Failed) else outcome
+            return outcome
 
-    async def _write(self, claim: Object, wanted: Object | None, *, from_template: bool) -> Object | Failed:
+    async def _write(self, claim: Object, use: PodClaim) -> Object | Failed:
         """Writes what the claim lacks, in two requests at most."""
-        allocation = allocation_of(claim) or wanted
-        refused = self._refused(claim, wanted, from_template=from_template)
-        if refused is not None:
-            return refused
-        assert allocation is not None  # noqa: S101 -- or there was an obstacle
-        protected = claim["metadata"].get("finalizers") or []
-        reserved = is_reserved(claim, self._pod["metadata"]["uid"])
-        if FINALIZER in protected and reserved:
+        failure = self._failure(claim, use)
+        if failure is not None:
+            return failure
+        allocation = allocation_of(claim) or self._wanted[use.entry]
+        finalizers, reserved = claim["metadata"].get("finalizers") or [], self._is_reserved(claim)
+        if FINALIZER in finalizers and reserved:
             return claim
-        refused = await self._check_pod()
-        if refused is not None:
-            return refused
-        if FINALIZER not in protected:
-            claim = await self._api.patch(claim, {"metadata": {"finalizers": [*protected, FINALIZER]}})
+        failure = await self._look_at_pod()
+        if failure is not None:
+            return failure
+        if FINALIZER not in finalizers:
+            claim = await self._api.patch(claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
         if reserved:
             return claim
         status: Object = {"reservedFor": with_pod(reserved_for(claim), self._pod)}
@@ -190,94 +229,77 @@ class ClaimBinding:
         try:
             return await self._api.patch(claim, {"status": status}, subresource="status")
         except errors.InvalidError as error:
-            return self._refusal(error, claim, allocation)
+            return write_failure(error, claim, allocation, self._node_name)
 
-    def _refused(self, claim: Object, wanted: Object | None, *, from_template: bool) -> Failed | None:
+    def _is_reserved(self, claim: Object) -> bool:
+        return is_reserved(claim, self._pod["metadata"]["uid"])
+
+    def _failure(self, claim: Object, use: PodClaim) -> Failed | None:
         """Why this pod cannot have this claim with these devices on this node; None if it can."""
-        refused = unusable(claim, self._pod, from_template=from_template)
-        if refused is not None:
-            return refused
-        name, present = full_name(claim), allocation_of(claim)
-        if present is None and wanted is None:
-            text = (
-                f"claim {name} has no devices, and the request for node {self._node_name} brings none for it"
-            )
-            return Failed(Reason.CLAIM_UNALLOCATED, text)
-        if present is not None and wanted is not None and not same_devices(present, wanted):
-            text = f"claim {name} has {devices(present)} already, reserved for {users(claim)}; the request"
-            text = f"{text} for node {self._node_name} wants {devices(wanted)}"
-            return Failed(Reason.ALLOCATION_CONFLICT, text)
-        allocation = present or wanted or {}
-        if not self._on_node(allocation):
-            text = f"claim {name} has {devices(allocation)}, which cannot be used on node {self._node_name}"
-            return Failed(
-                Reason.ALLOCATION_CONFLICT, f"{text}: its node selector is {allocation['nodeSelector']}"
-            )
-        full = len(reserved_for(claim)) >= RESERVED_FOR_LIMIT
-        if full and not is_reserved(claim, self._pod["metadata"]["uid"]):
-            return self._full(claim, RESERVED_FOR_LIMIT)
-        return None
-
-    def _on_node(self, allocation: Object) -> bool:
-        selector = allocation.get("nodeSelector")
-        as_volume = {"spec": {"nodeAffinity": {"required": selector}}}
-        return selector is None or node_allowed(as_volume, self._context.node)
-
-    def _full(self, claim: Object, limit: int) -> Failed:
-        text = f"claim {full_name(claim)} is reserved for {limit} pods, which is the limit: {users(claim)}"
-        return Failed(
-            Reason.CLAIM_FULL, f"{text}; it has no room for one on node {self._node_name}", retry=False
+        wanted = self._wanted.get(use.entry)
+        return usage_failure(claim, self._pod, from_template=use.from_template) or devices_failure(
+            claim, wanted, self._pod, self._context.node
         )
-
-    def _refusal(self, error: errors.InvalidError, claim: Object, allocation: Object) -> Failed:
-        """What the server's refusal of a reservation means."""
-        causes = (error.body.get("details") or {}).get("causes") or ()
-        if any(cause.get("reason") == "FieldValueTooMany" for cause in causes):
-            return self._full(claim, len(reserved_for(claim)))  # older servers allow 32
-        # Since Kubernetes 1.36 a right is missing in these words, not as a 403.
-        forbidden = any("resourceclaims/binding" in str(cause.get("message")) for cause in causes)
-        text = f"claim {full_name(claim)} cannot get {devices(allocation)} on node {self._node_name}"
-        return Failed(Reason.FORBIDDEN if forbidden else Reason.REJECTED, f"{text}: {error.message}")
 
     async def _bind_extended(self) -> Object | Failed | None:
         """The claim for extended resources, if the request has one; if not, none must be left either."""
         wanted = self._context.request.extended_claim
-        if wanted is None and STATUS not in (self._pod.get("status") or {}):
+        if wanted is None and EXTENDED_STATUS not in (self._pod.get("status") or {}):
             return None
         self.step = "finding or making the claim for extended resources"
-        claim = await self._extended.settle(self._pod, wanted)
+        failure = await self._look_at_pod()
+        if failure is not None:
+            return failure
+        claim = await self._tools.extended.settle(self._pod, wanted, lambda: self._look_at_pod(live=True))
+        if isinstance(claim, Failed):
+            return claim
         if claim is None or wanted is None:
             # Left by a decision for another node, and the kubelet would go by it.
-            return await self._extended.tell(self._pod, None)
-        name = claim["metadata"]["name"]
-        bound = await self._bind(PodClaim("", name, from_template=True), wanted["allocation"], known=claim)
+            return await self._tell_pod(None)
+        use = PodClaim("", claim["metadata"]["name"], from_template=True)
+        self._wanted[use.entry] = wanted["allocation"]
+        bound = await self._bind(use, claim)
+        if bound is None:
+            text = f"claim {full_name(claim)} for extended resources was deleted meanwhile"
+            return Failed(Reason.CLAIM_NOT_FOUND, text)
         if isinstance(bound, Failed):
             return bound
-        self.step = f"naming claim {name} in the pod's status"
-        status = {"resourceClaimName": name, "requestMappings": wanted["containerMappings"]}
-        return await self._extended.tell(self._pod, status) or bound
+        status = {"resourceClaimName": use.name, "requestMappings": wanted["containerMappings"]}
+        return await self._tell_pod(status) or bound
+
+    async def _tell_pod(self, status: Object | None) -> Failed | None:
+        self.step = "naming the claim for extended resources in the pod's status"
+
+        async def work() -> Failed | None:
+            return await self._look_at_pod() or await self._tools.extended.tell(self._pod, status)
+
+        return await retrying(work)
 
     async def _await_devices(self, claims: Iterable[Object]) -> Failed | None:
         """Waits until the devices that need preparing are prepared, or their driver says they will not be."""
-        for claim in claims:
-            state = readiness(claim)
-            if state.waits_for:
-                self.step = f"waiting for {state.waits_for}"
-                async with self._context.waiting(state.waits_for):
-                    while state.waits_for:
-                        await anyio.sleep(_POLL_S)
-                        metadata = claim["metadata"]
-                        found = await self._api.get(metadata["namespace"], metadata["name"])
-                        if found is None or not is_reserved(found, self._pod["metadata"]["uid"]):
-                            text = f"claim {full_name(claim)} was taken away while its devices were prepared"
-                            return Failed(Reason.ALLOCATION_CONFLICT, text)
-                        state = readiness(found)
-                        refused = await self._check_pod()
-                        if refused is not None:
-                            return refused
-            if state.failure:
-                return Failed(Reason.DEVICE_NOT_READY, f"{state.failure}, on node {self._node_name}")
-        return None
+        latest = {item["metadata"]["name"]: item for item in claims}
+
+        def judge(name: str, found: Object | None) -> Ready | Failed | None:
+            if found is None or not self._is_reserved(found):
+                text = f"claim {full_name(latest[name])} was taken away while its devices were prepared"
+                return Failed(Reason.ALLOCATION_CONFLICT, text)
+            latest[name] = found
+            return judge_devices(latest.values(), self._node_name)
+
+        verdict = judge_devices(latest.values(), self._node_name)
+        if verdict is None:
+            awaited = {name: text for name, item in latest.items() if (text := readiness(item).waits_for)}
+            what = " and ".join(awaited.values())
+            self.step = f"waiting for {what}"
+            async with self._context.waiting(what):
+                resource = await self._api.resource()
+                versions = {name: latest[name]["metadata"]["resourceVersion"] for name in awaited}
+                judged: list[Judged[Ready | Failed]] = [
+                    Judged(Target(resource, name, self._namespace, version), partial(judge, name))
+                    for name, version in versions.items()
+                ]
+                verdict = await self._context.changes.until(*judged)
+        return verdict if isinstance(verdict, Failed) else None
 
 
 def _dated(allocation: Object) -> Object:

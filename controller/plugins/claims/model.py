@@ -1,4 +1,4 @@
-"""What a ResourceClaim says, and what is to be written into it. Pure; used by dynamicresources.
+"""What a device claim says, and what is to be written into it. Pure; used by the rest of this package.
 
 The objects are those of resource.k8s.io/v1. The older versions differ, as far as they are read or written
 here, only in the shape of a device request, see `device_requests`.
@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.kai.outcome import Failed
-from controller.kai.reasons import Reason
 from controller.runtime.client import Object
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -18,18 +16,23 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """Annotation, `true` on the claim that stands for a pod's extended resources."""
 
+EXTENDED_STATUS = "extendedResourceClaimStatus"
+"""Where a pod's status names that claim."""
+
 RESERVED_FOR_LIMIT = 256
 """So many pods may share a claim; the API server refuses more."""
+
+_NAME_LIMIT = 253
 
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """A claim that a pod uses.
+    """A device claim that a pod uses.
 
     Attributes:
-        entry: Its name in pod.spec.resourceClaims.
-        name: Of the ResourceClaim.
-        from_template: Whether it was made for this pod alone.
+        entry: Its name in pod.spec.resourceClaims; empty for the one that stands for extended resources.
+        name: Of the ResourceClaim; empty if it has not been made yet.
+        from_template: Whether it is made for this pod alone.
     """
 
     entry: str
@@ -37,32 +40,20 @@ class PodClaim:
     from_template: bool
 
 
-def pod_claims(pod: Object) -> tuple[list[PodClaim], list[str]]:
-    """The claims that a pod uses.
-
-    Returns:
-        The claims; and the entries of pod.spec.resourceClaims whose claim has not been made yet. An entry for
-        which Kubernetes has found that no claim is needed is in neither.
-    """
+def pod_claims(pod: Object) -> list[PodClaim]:
+    """The device claims of pod.spec.resourceClaims, but for those that Kubernetes found not to be needed."""
     made = {
         item["name"]: item.get("resourceClaimName")
         for item in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
-    claims, missing = [], []
+    claims = []
     for item in pod["spec"].get("resourceClaims") or ():
         entry = item["name"]
         if item.get("resourceClaimName"):
             claims.append(PodClaim(entry, item["resourceClaimName"], from_template=False))
-        elif entry not in made:
-            missing.append(entry)
-        elif made[entry]:
-            claims.append(PodClaim(entry, made[entry], from_template=True))
-    return claims, missing
-
-
-def full_name(claim: Object) -> str:
-    """Namespace and name, for messages."""
-    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        elif entry not in made or made[entry]:
+            claims.append(PodClaim(entry, made.get(entry) or "", from_template=True))
+    return claims
 
 
 def controller_uid(claim: Object) -> str | None:
@@ -70,23 +61,6 @@ def controller_uid(claim: Object) -> str | None:
     for owner in claim["metadata"].get("ownerReferences") or ():
         if owner.get("controller") and owner.get("kind") == "Pod" and owner.get("apiVersion") == "v1":
             return str(owner["uid"])
-    return None
-
-
-def unusable(claim: Object, pod: Object, *, from_template: bool) -> Failed | None:
-    """Why this pod must not use this claim, whatever its devices are; None if it may."""
-    name, owner = full_name(claim), controller_uid(claim)
-    pod_name, pod_uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-    if claim["metadata"].get("deletionTimestamp"):
-        return Failed(Reason.CLAIM_TERMINATING, f"claim {name} is being deleted")
-    if owner not in (None, pod_uid):
-        text = (
-            f"claim {name} was made for the pod with uid {owner}, not for pod {pod_name} with uid {pod_uid}"
-        )
-        return Failed(Reason.CLAIM_NOT_OWNED, text)
-    if from_template and owner is None:
-        text = f"claim {name} should come from a template of pod {pod_name}, but that pod is not its owner"
-        return Failed(Reason.CLAIM_NOT_OWNED, text)
     return None
 
 
@@ -175,8 +149,26 @@ def covers(present: Any, wanted: Any) -> bool:  # noqa: ANN401 -- any JSON
     return bool(present == wanted)
 
 
-def extended_claim(pod: Object, requests: Sequence[Object], version: str) -> Object:
-    """The claim to be made for a pod's extended resources (B-65)."""
+def extended_claim_name(pod: Object) -> str:
+    """The name of the claim for a pod's extended resources: no other pod's, and always the same."""
+    return _after_pod(pod, f"-extended-resources-{pod['metadata']['uid']}")
+
+
+def _after_pod(pod: Object, rest: str) -> str:
+    """A pod's name, as much as a legal name has room for, and the rest."""
+    name: str = pod["metadata"]["name"]
+    return name[: _NAME_LIMIT - len(rest)].rstrip("-.") + rest
+
+
+def extended_claim(pod: Object, requests: Sequence[Object], version: str, *, named: bool = True) -> Object:
+    """The claim to be made for a pod's extended resources (B-65).
+
+    Args:
+        pod: The pod.
+        requests: Its device requests, in the shape of v1.
+        version: Of the API that the server has.
+        named: Whether it gets the name that follows from the pod; else the server makes one up.
+    """
     metadata = pod["metadata"]
     owner = {
         "apiVersion": "v1",
@@ -190,7 +182,8 @@ def extended_claim(pod: Object, requests: Sequence[Object], version: str) -> Obj
         "apiVersion": f"resource.k8s.io/{version}",
         "kind": "ResourceClaim",
         "metadata": {
-            "generateName": f"{metadata['name']}-extended-resources-",
+            **({"name": extended_claim_name(pod)} if named else {}),
+            "generateName": _after_pod(pod, "-extended-resources-"),
             "namespace": metadata["namespace"],
             "annotations": {EXTENDED: "true"},
             "finalizers": [FINALIZER],
@@ -204,44 +197,3 @@ def is_extended_claim_of(claim: Object, pod_uid: str) -> bool:
     """Whether a claim stands for the extended resources of this very pod."""
     annotations = claim["metadata"].get("annotations") or {}
     return annotations.get(EXTENDED) == "true" and controller_uid(claim) == pod_uid
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether devices that need preparing before a bind are prepared.
-
-    Attributes:
-        waits_for: What is still to come, for messages; empty if nothing is.
-        failure: Why it will not come; empty unless a driver said so.
-    """
-
-    waits_for: str = ""
-    failure: str = ""
-
-
-def readiness(claim: Object) -> Readiness:
-    """Compares the binding conditions of a claim's devices with what their drivers have reported."""
-    waits_for = ""
-    for result in results(allocation_of(claim) or {}):
-        awaited = result.get("bindingConditions") or ()
-        if not awaited:
-            continue
-        said = _device_conditions(claim, result)
-        device = f"device {result['device']} of claim {full_name(claim)}"
-        for type_ in result.get("bindingFailureConditions") or ():
-            condition = said.get(type_) or {}
-            if condition.get("status") == "True":
-                text = f"{device} cannot be used: {type_}, {condition.get('message') or 'no message'}"
-                return Readiness(failure=text)
-        lacking = [type_ for type_ in awaited if (said.get(type_) or {}).get("status") != "True"]
-        if lacking:
-            waits_for = f"{device} to be {', '.join(lacking)}"
-    return Readiness(waits_for)
-
-
-def _device_conditions(claim: Object, result: Object) -> dict[str, Object]:
-    """What the driver has reported of one device, by the conditions' types."""
-    for device in (claim.get("status") or {}).get("devices") or ():
-        if all(device.get(name) == result.get(name) for name in ("driver", "pool", "device", "shareID")):
-            return {item["type"]: item for item in device.get("conditions") or ()}
-    return {}

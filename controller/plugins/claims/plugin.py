@@ -1,14 +1,13 @@
-"""Resource claims (DRA): allocates them as the request says and reserves them for the pod (B-61…B-68).
+"""The plugin dynamicresources: allocates and reserves device claims as the request says (B-61…B-68).
 
 Order and fields of the writes are kube-scheduler's, since the API server, the resource claim controller and
-the kubelet judge by them. Rollback goes by what the cluster shows: our pod's reservation goes; the devices go
-if the request brought them and nobody else is left.
+the kubelet judge by them. Rollback goes by what the cluster shows: our pod's reservation goes; after the last
+attempt the devices go as well, if the request brought them and nobody else is left.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,14 +16,15 @@ from controller.kai.names import PODS
 from controller.kai.outcome import Failed, Outcome
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
-from controller.plugins.base import BindContext, Plugin
-from controller.plugins.claims.api import ClaimApi, NotServedError, retrying
-from controller.plugins.claims.attempt import ClaimBinding
+from controller.plugins.base import BindContext, Plugin, Prepared
+from controller.plugins.claims.api import ClaimApi, NotServedError, Turns, retrying
+from controller.plugins.claims.attempt import ClaimBinding, Tools
 from controller.plugins.claims.extended import ExtendedClaims
-from controller.plugins.claims.model import pod_claims
+from controller.plugins.claims.model import EXTENDED_STATUS, pod_claims
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
-from controller.runtime.locks import KeyedLock
+
+T = TypeVar("T")
 
 Seconds = Annotated[int, Field(alias="bindTimeoutSeconds", ge=-(2**63), lt=2**63)]
 
@@ -42,7 +42,7 @@ class RollbackError(Exception):
 
 
 class DynamicResources(Plugin):
-    """Allocates the resource claims of a pod and reserves them for it."""
+    """Allocates the device claims of a pod and reserves them for it."""
 
     name = "dynamicresources"
     condition_type = "DynamicResources"
@@ -54,46 +54,48 @@ class DynamicResources(Plugin):
         super().__init__(client, arguments)
         assert isinstance(arguments, Arguments)  # noqa: S101 -- the contract of Plugin
         self._timeout_s = arguments.bind_timeout_s
-        self._claims = ClaimApi(client)
-        self._extended = ExtendedClaims(client, self._claims)
-        self._locks: KeyedLock[tuple[str, str]] = KeyedLock()
+        api = ClaimApi(client)
+        self._tools = Tools(client, api, ExtendedClaims(client, api), Turns())
 
     def concerns(self, context: BindContext) -> bool:
-        """A pod with claims, a request that brings devices (B-52), or what an earlier one left on the pod."""
+        """A pod with device claims, a request with devices (B-52), or what an earlier one left on the pod."""
         request, pod = context.request, context.pod
         return bool(
             pod["spec"].get("resourceClaims")
             or request.claim_allocations
             or request.extended_claim is not None
-            or (pod.get("status") or {}).get("extendedResourceClaimStatus")
+            or (pod.get("status") or {}).get(EXTENDED_STATUS)
         )
 
-    async def prepare(self, context: BindContext) -> Failed | None:
-        """Refuses what can never be, and spares others a GPU reservation that would be given up at once."""
-        problem = _fault(context.request, context.pod)
+    async def prepare(self, context: BindContext) -> Prepared | Failed | None:
+        """Finds what can never be, and spares others a GPU reservation that would be given up at once."""
+        problem = _problem(context.request, context.pod)
         if problem:
             return Failed(Reason.INVALID_REQUEST, problem, retry=False)
         if not context.request.is_fraction:
             return None  # nothing is reserved before these claims, so they are looked at only once
-        try:
-            return await self._binding(context).obstacle()
-        except NotServedError as error:
-            return _not_served(context, error)
+        binding = ClaimBinding(self._tools, context)
+        found = await self._in_time(context, binding, binding.look)
+        return found if isinstance(found, Failed) else Prepared(found=found)
 
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Allocates and reserves all claims of the pod, in the order in which the pod names them."""
-        request, binding = context.request, self._binding(context)
+        binding = ClaimBinding(self._tools, context)
+        return await self._in_time(context, binding, binding.run)
+
+    async def _in_time(
+        self, context: BindContext, binding: ClaimBinding, work: Callable[[], Awaitable[T]]
+    ) -> T | Failed:
+        """Does `work` of an attempt, for as long as the arguments allow."""
+        name, node = context.request.full_pod_name, context.request.node_name
         with anyio.move_on_after(self._timeout_s):
             try:
-                return await binding.run()
+                return await work()
             except NotServedError as error:
-                return _not_served(context, error)
-        text = f"the claims of pod {request.namespace}/{request.pod_name} were not ready on node"
-        text = f"{text} {request.node_name} within {self._timeout_s} s; it ended while {binding.step}"
-        return Failed(Reason.BIND_TIMEOUT, text)
-
-    def _binding(self, context: BindContext) -> ClaimBinding:
-        return ClaimBinding(self.client, self._claims, context, partial(self._turn, context))
+                text = f"pod {name} needs resource claims on node {node}, but {error}"
+                return Failed(Reason.UNSUPPORTED, text)
+        text = f"the claims of pod {name} were not ready on node {node} within {self._timeout_s} s"
+        return Failed(Reason.BIND_TIMEOUT, f"{text}; it ended while {binding.step}")
 
     async def rollback(self, context: BindContext) -> None:
         """Takes back what is there of this request's work, unless the pod is on a node by now.
@@ -104,36 +106,38 @@ class DynamicResources(Plugin):
         pod = await retrying(lambda: self._live_pod(context), stubborn=True)
         if pod is not None and pod["spec"].get("nodeName"):
             return
-        faults = []
-        for fault, work in self._releases(context, pod):
+        problems = []
+        for problem, work in self._releases(context, pod):
             try:
                 await work()
             except NotServedError:
                 return
             except errors.ApiError as error:
-                faults.append(f"{fault}: {error.message}")
-        if faults:
-            raise RollbackError("; ".join(faults))
+                problems.append(f"{problem}: {error.message}")
+        if problems:
+            raise RollbackError("; ".join(problems))
 
     def _releases(
         self, context: BindContext, pod: Object | None
     ) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
         """The steps of a rollback, each with what is to be said if it fails."""
-        request = context.request
-        brought = {item.get("name") for item in request.claim_allocations}
-        for claim in pod_claims(pod or context.pod)[0]:
-            yield (
-                f"claim {request.namespace}/{claim.name} stays reserved on node {request.node_name}",
-                partial(self._release, context, claim.name, deallocate=claim.entry in brought),
-            )
-        if request.extended_claim is not None:
-            yield (
-                f"the claim for extended resources of pod {request.namespace}/{request.pod_name} stays",
-                partial(self._extended.discard, request.namespace, context.pod["metadata"]["uid"]),
-            )
-        if request.extended_claim is not None and pod is not None:
-            clear = partial(self._extended.tell, pod, None)
-            yield "its name stays in the pod's status", partial(retrying, clear, stubborn=True)
+        request, known = context.request, pod or context.pod
+        brought = {item.get("name"): item.get("allocation") for item in request.claim_allocations}
+        brought = brought if context.final else {}
+        for claim in pod_claims(known):
+            if claim.name:
+                yield (
+                    f"claim {request.namespace}/{claim.name} stays reserved on node {request.node_name}",
+                    partial(self._release, context, claim.name, brought.get(claim.entry)),
+                )
+        if request.extended_claim is None:
+            return
+        end = self._tools.extended.discard if context.final else self._tools.extended.release
+        what = f"the claim for extended resources of pod {request.full_pod_name}"
+        yield f"{what} stays", partial(end, known)
+        if context.final and pod is not None:
+            clear = partial(retrying, partial(self._forget_extended, context), stubborn=True)
+            yield f"{what} stays named in its status", clear
 
     async def _live_pod(self, context: BindContext) -> Object | None:
         """The pod as it is; None if it is gone, perhaps replaced by another."""
@@ -144,26 +148,21 @@ class DynamicResources(Plugin):
             return None
         return pod if pod["metadata"]["uid"] == metadata["uid"] else None
 
-    async def _release(self, context: BindContext, name: str, *, deallocate: bool) -> None:
-        """Takes our pod out of a claim's users."""
+    async def _release(self, context: BindContext, name: str, brought: Object | None) -> None:
+        """Takes our pod out of a claim's users; the devices brought go too if nobody is left."""
         namespace, uid = context.request.namespace, context.pod["metadata"]["uid"]
-        async with self._turn(context, name):
-            await self._claims.release(namespace, name, uid, deallocate=deallocate)
-
-    def _turn(self, context: BindContext, name: str) -> AbstractAsyncContextManager[None]:
-        """Has the requests of this process write a claim one after the other, instead of colliding."""
-        namespace = context.request.namespace
         what = f"its turn to write claim {namespace}/{name}, which many pods share"
-        return self._locks.hold((namespace, name), lambda: context.waiting(what))
+        async with self._tools.turns.take(namespace, name, lambda: context.waiting(what)):
+            await self._tools.api.release(namespace, name, uid, brought)
+
+    async def _forget_extended(self, context: BindContext) -> None:
+        """Takes the name of the claim for extended resources out of the pod's status."""
+        pod = await self._live_pod(context)
+        if pod is not None and not pod["spec"].get("nodeName"):
+            await self._tools.extended.tell(pod, None)
 
 
-def _not_served(context: BindContext, error: NotServedError) -> Failed:
-    request = context.request
-    text = f"pod {request.namespace}/{request.pod_name} needs resource claims on node {request.node_name}"
-    return Failed(Reason.UNSUPPORTED, f"{text}, but {error}")
-
-
-def _fault(request: BindRequest, pod: Object) -> str | None:
+def _problem(request: BindRequest, pod: Object) -> str | None:
     """What is wrong with the devices that a request brings, apart from any claim."""
     entries = [item["name"] for item in pod["spec"].get("resourceClaims") or ()]
     seen: set[object] = set()

@@ -1,4 +1,4 @@
-"""Resource claims on the real API server, with the real resource claim controller, under the shipped role."""
+"""Device claims on the real API server, with the real resource claim controller, under the shipped role."""
 
 import pytest
 
@@ -64,18 +64,50 @@ def test_a_claim_made_from_a_template(cluster: Cluster, claims: Claims) -> None:
     assert claim["metadata"]["finalizers"] == [FINALIZER]
 
 
-def test_a_claim_that_is_not_made_yet_is_waited_for_by_a_retry(cluster: Cluster, claims: Claims) -> None:
+def assert_waits_for_claim(cluster: Cluster, entry: str) -> None:
+    """The request waits for the resource claim controller, and says so."""
+    wait_until(lambda: KIND in cluster.conditions("a"))
+    condition = cluster.conditions("a")[KIND]
+    assert (condition["status"], condition["reason"]) == ("Unknown", "Waiting")
+    what = f"claim {entry} of pod {cluster.namespace}/a from its template"
+    assert condition["message"] == f"waits for the resource claim controller to make {what}"
+    cluster.assert_unbound("a")
+
+
+def test_a_claim_that_is_not_made_yet_is_waited_for(cluster: Cluster, claims: Claims) -> None:
+    """It is on its way, as the volume of F-6: no reason to fail, which costs the gang a cycle."""
     node = cluster.node()
     pod = cluster.pod("a", resourceClaims=from_template(gpu="late"))
-    cluster.ask(
-        "a", node, owner=pod, backoffLimit=9, resourceClaimAllocations=brings("gpu", allocation(node))
-    )
-    status = cluster.wait_for_attempts("a", 1)
-    assert status["reason"].startswith(
-        f"{KIND} ClaimNotFound: pod {cluster.namespace}/a has no claim yet for gpu"
-    )
+    cluster.ask("a", node, owner=pod, resourceClaimAllocations=brings("gpu", allocation(node)))
+    assert_waits_for_claim(cluster, "gpu")
+    claims.make_template("late")
+    status = cluster.wait_for("a", "Succeeded", within_s=60)
+    assert status.get("failedAttempts", 0) == 0
+    (claim,) = claims.all()
+    assert claim["status"] == {"allocation": allocation(node), "reservedFor": [user(pod)]}
+
+
+def test_a_claim_from_a_template_that_was_deleted_is_made_anew(cluster: Cluster, claims: Claims) -> None:
+    """The resource claim controller makes another one, of another name."""
+    node = cluster.node()
+    pod = cluster.pod("a", resourceClaims=from_template(gpu="late"))
+    cluster.patch_pod_status("a", {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "gone"}]})
+    cluster.ask("a", node, owner=pod, resourceClaimAllocations=brings("gpu", allocation(node)))
+    assert_waits_for_claim(cluster, "gpu")
     claims.make_template("late")
     cluster.wait_for("a", "Succeeded", within_s=60)
+    (claim,) = claims.all()
+    assert claim["status"]["reservedFor"] == [user(pod)]
+
+
+def test_a_wait_for_a_claim_ends_with_the_pod(cluster: Cluster) -> None:
+    node = cluster.node()
+    cluster.pod("a", resourceClaims=from_template(gpu="never"))
+    cluster.ask("a", node, resourceClaimAllocations=brings("gpu", allocation(node)))
+    assert_waits_for_claim(cluster, "gpu")
+    cluster.delete_pod("a")
+    reason = cluster.wait_for("a", "Failed")["reason"]
+    assert "PodNotFound" in reason or "PodTerminating" in reason
 
 
 def test_no_claim_needed(cluster: Cluster, claims: Claims) -> None:
@@ -201,12 +233,28 @@ def test_a_claim_that_was_made_for_another_pod(cluster: Cluster, claims: Claims)
     other = cluster.pod("other", resourceClaims=from_template(gpu="gpu-each"))
     (claim,) = wait_until(claims.all)
     name = claim["metadata"]["name"]
-    cluster.pod("a", resourceClaims=uses(gpu=name))
+    cluster.pod("a", resourceClaims=from_template(gpu="no-such-template"))
+    cluster.patch_pod_status("a", {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": name}]})
     cluster.ask("a", node, resourceClaimAllocations=brings("gpu", allocation(node)))
     reason = reason_of(cluster, "a")
     text = f"claim {cluster.namespace}/{name} was made for the pod with uid {other['metadata']['uid']}"
     assert reason.startswith(f"ClaimNotOwned: {text}, not for pod a ")
     claims.assert_free(name)
+
+
+def test_a_claim_that_a_leader_owns_and_its_workers_use(cluster: Cluster, claims: Claims) -> None:
+    """F-14: only a claim from a template has to belong to the pod; one that it names may have any owner."""
+    node = cluster.node()
+    leader = cluster.pod("leader")
+    kept = {key: leader["metadata"][key] for key in ("name", "uid")}
+    owner = {"apiVersion": "v1", "kind": "Pod", "controller": True, **kept}
+    claims.make("shared", ownerReferences=[owner])
+    workers = [cluster.pod(name, resourceClaims=uses(gpu="shared")) for name in ("a", "b")]
+    for pod in workers:
+        name = pod["metadata"]["name"]
+        cluster.ask(name, node, owner=pod, resourceClaimAllocations=brings("gpu", allocation(node)))
+        cluster.wait_for(name, "Succeeded")
+    assert claims.users("shared") == ["a", "b"]
 
 
 def test_a_claim_of_a_template_that_the_pod_does_not_own(cluster: Cluster, claims: Claims) -> None:

@@ -5,19 +5,24 @@ import os
 import pytest
 
 from controller.runtime.client import Object
-from tests.claims import EXTENDED, FINALIZER, GPU, Claims, allocation, extended, user
-from tests.cluster import MERGE, Cluster
+from tests.claims import (
+    EXTENDED,
+    FINALIZER,
+    LIMITS,
+    STATUS,
+    Claims,
+    extended,
+    own_name,
+    owner_of,
+    supported,
+    user,
+)
+from tests.cluster import Cluster
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.usefixtures("binder")
 
 KIND = "DynamicResources"
-STATUS = "extendedResourceClaimStatus"
-LIMITS = {GPU: "1"}
-
-supported = pytest.mark.skipif(
-    os.environ.get("KUBERNETES") == "1.35", reason="the feature gate DRAExtendedResource is off by default"
-)
 
 
 @pytest.fixture
@@ -31,31 +36,6 @@ def ask(
     cluster.ask(name, node, owner=owner, extendedResourceClaimAllocation=extended(node, device))
 
 
-def left_behind(cluster: Cluster, claims: Claims, pod: Object, node: str, device: str = "gpu-0") -> str:
-    """A claim from a bind that nobody ended: allocated, reserved, named in the pod's status."""
-    metadata = {
-        "generateName": "a-extended-resources-",
-        "annotations": {EXTENDED: "true"},
-        "finalizers": [FINALIZER],
-        "ownerReferences": [owner_of(pod)],
-    }
-    spec = {"devices": {"requests": extended(node)["deviceRequests"]}}
-    made = cluster.plane.request("POST", claims.path, {"metadata": metadata, "spec": spec})
-    name = str(made["metadata"]["name"])
-    claims.patch_status(
-        name, {"allocation": extended(node, device)["allocation"], "reservedFor": [user(pod)]}
-    )
-    mappings = extended(node)["containerMappings"]
-    body = {"status": {STATUS: {"resourceClaimName": name, "requestMappings": mappings}}}
-    cluster.plane.request("PATCH", f"{cluster.pods}/a/status", body, MERGE)
-    return name
-
-
-def owner_of(pod: Object) -> Object:
-    kept = {key: pod["metadata"][key] for key in ("name", "uid")}
-    return {"apiVersion": "v1", "kind": "Pod", "controller": True, "blockOwnerDeletion": True, **kept}
-
-
 @supported
 def test_claim_and_pod_status(cluster: Cluster, claims: Claims) -> None:
     node = cluster.node()
@@ -64,6 +44,7 @@ def test_claim_and_pod_status(cluster: Cluster, claims: Claims) -> None:
     cluster.wait_for("a", "Succeeded")
     (claim,) = claims.all()
     metadata, wanted = claim["metadata"], extended(node)
+    assert metadata["name"] == own_name(pod)
     assert metadata["generateName"] == "a-extended-resources-"
     assert metadata["annotations"] == {EXTENDED: "true"}
     assert metadata["finalizers"] == [FINALIZER]
@@ -78,25 +59,42 @@ def test_claim_and_pod_status(cluster: Cluster, claims: Claims) -> None:
 
 @supported
 def test_t20_rollback_clears_claim_and_pod_status(cluster: Cluster, claims: Claims) -> None:
-    """And does so twice; then the next attempt finds a clean slate."""
+    """After the last attempt; and the next request finds a clean slate."""
     node = cluster.node()
     cluster.pod("a", limits=LIMITS)
     with cluster.bindings_denied():
-        cluster.ask("a", node, backoffLimit=3, extendedResourceClaimAllocation=extended(node))
-        for attempts in (1, 2):
-            cluster.wait_for_attempts("a", attempts)
-            assert not claims.all()
-            assert STATUS not in cluster.get_pod("a")["status"]
+        cluster.ask("a", node, backoffLimit=1, extendedResourceClaimAllocation=extended(node))
+        cluster.wait_for_attempts("a", 1)
+        assert not claims.all()
+        assert STATUS not in cluster.get_pod("a")["status"]
+    cluster.plane.request("DELETE", f"{cluster.requests}/a")
+    ask(cluster, node)
     cluster.wait_for("a", "Succeeded", within_s=20)
     (claim,) = claims.all()
     assert cluster.get_pod("a")["status"][STATUS]["resourceClaimName"] == claim["metadata"]["name"]
 
 
 @supported
+def test_f17_between_attempts_the_claim_keeps_its_devices(cluster: Cluster, claims: Claims) -> None:
+    """F-17: only the reservation is taken off while a retry is due."""
+    node = cluster.node()
+    pod = cluster.pod("a", limits=LIMITS)
+    with cluster.bindings_denied():
+        cluster.ask("a", node, backoffLimit=3, extendedResourceClaimAllocation=extended(node))
+        for attempts in (1, 2):
+            cluster.wait_for_attempts("a", attempts)
+            assert claims.status(own_name(pod)) == {"allocation": extended(node)["allocation"]}
+    cluster.wait_for("a", "Succeeded", within_s=20)
+    (claim,) = claims.all()
+    assert claim["status"]["reservedFor"] == [user(pod)]
+    assert cluster.get_pod("a")["status"][STATUS]["resourceClaimName"] == own_name(pod)
+
+
+@supported
 def test_a_claim_that_an_earlier_attempt_left_is_used(cluster: Cluster, claims: Claims) -> None:
     node = cluster.node()
     pod = cluster.pod("a", limits=LIMITS)
-    name = left_behind(cluster, claims, pod, node)
+    name = claims.leave_behind(pod, node)
     ask(cluster, node, owner=pod)
     cluster.wait_for("a", "Succeeded")
     assert [claim["metadata"]["name"] for claim in claims.all()] == [name]
@@ -108,7 +106,7 @@ def test_devices_of_another_node_are_not_used_again(cluster: Cluster, claims: Cl
     """The scheduler has changed its mind while the binder was down (D-23)."""
     node, elsewhere = cluster.node(), cluster.node()
     pod = cluster.pod("a", limits=LIMITS)
-    old = left_behind(cluster, claims, pod, elsewhere)
+    old = claims.leave_behind(pod, elsewhere)
     ask(cluster, node, owner=pod)
     cluster.wait_for("a", "Succeeded")
     (claim,) = claims.all()
@@ -122,7 +120,7 @@ def test_a_claim_that_hangs_in_deletion_is_not_used_again(cluster: Cluster, clai
     """D-23; its devices are free again, although somebody else still holds it."""
     node = cluster.node()
     pod = cluster.pod("a", limits=LIMITS)
-    old = left_behind(cluster, claims, pod, node)
+    old = claims.leave_behind(pod, node)
     claims.patch(old, {"metadata": {"finalizers": [FINALIZER, "example.com/own"]}})
     claims.delete(old)
     ask(cluster, node, owner=pod)
@@ -136,13 +134,93 @@ def test_a_claim_that_hangs_in_deletion_is_not_used_again(cluster: Cluster, clai
 
 
 @supported
+def test_f18_a_claim_of_its_name_is_found_and_used(cluster: Cluster, claims: Claims) -> None:
+    """F-18: also if the pod's status does not name it."""
+    node = cluster.node()
+    pod = cluster.pod("a", limits=LIMITS)
+    name = claims.make_extended(pod, node, own_name(pod))
+    uid = claims.get(name)["metadata"]["uid"]
+    ask(cluster, node, owner=pod)
+    cluster.wait_for("a", "Succeeded")
+    (claim,) = claims.all()
+    assert (claim["metadata"]["name"], claim["metadata"]["uid"]) == (name, uid)
+    assert claims.users(name) == ["a"]
+    assert cluster.get_pod("a")["status"][STATUS]["resourceClaimName"] == name
+
+
+@supported
+def test_f18_a_claim_of_its_name_with_devices_of_another_node_is_replaced(
+    cluster: Cluster, claims: Claims
+) -> None:
+    """F-18."""
+    node, elsewhere = cluster.node(), cluster.node()
+    pod = cluster.pod("a", limits=LIMITS)
+    name = claims.make_extended(pod, elsewhere, own_name(pod))
+    claims.patch_status(name, {"allocation": extended(elsewhere)["allocation"], "reservedFor": [user(pod)]})
+    uid = claims.get(name)["metadata"]["uid"]
+    ask(cluster, node, owner=pod)
+    cluster.wait_for("a", "Succeeded")
+    (claim,) = claims.all()
+    assert claim["metadata"]["name"] == name
+    assert claim["metadata"]["uid"] != uid
+    assert claim["status"]["allocation"] == extended(node)["allocation"]
+
+
+@supported
+def test_f18_a_claim_of_its_name_that_hangs_in_deletion(cluster: Cluster, claims: Claims) -> None:
+    """F-18: it is freed, another one takes its place, which is found again; rollback leaves neither."""
+    node = cluster.node()
+    pod = cluster.pod("a", limits=LIMITS)
+    old = claims.make_extended(pod, node, own_name(pod), finalizers=[FINALIZER, "example.com/own"])
+    claims.patch_status(old, {"allocation": extended(node)["allocation"], "reservedFor": [user(pod)]})
+    claims.delete(old)
+    with cluster.bindings_denied():
+        ask(cluster, node, name="a")
+        cluster.wait_for("a", "Failed")
+        assert [claim["metadata"]["name"] for claim in claims.all()] == [old]
+        assert claims.get(old)["metadata"]["finalizers"] == ["example.com/own"]
+        assert STATUS not in cluster.get_pod("a")["status"]
+    cluster.plane.request("DELETE", f"{cluster.requests}/a")
+    ask(cluster, node, owner=pod)
+    cluster.wait_for("a", "Succeeded")
+    (claim,) = [item for item in claims.all() if item["metadata"]["name"] != old]
+    assert claim["status"] == {"allocation": extended(node)["allocation"], "reservedFor": [user(pod)]}
+    assert cluster.get_pod("a")["status"][STATUS]["resourceClaimName"] == claim["metadata"]["name"]
+    claims.patch(old, {"metadata": {"finalizers": None}})
+
+
+@supported
+def test_f18_somebody_elses_claim_of_that_name(cluster: Cluster, claims: Claims) -> None:
+    """F-18: it is left alone, and the message names it."""
+    node = cluster.node()
+    pod = cluster.pod("a", limits=LIMITS)
+    claims.make(own_name(pod))
+    before = claims.get(own_name(pod))
+    ask(cluster, node, owner=pod)
+    reason = cluster.wait_for("a", "Failed")["reason"]
+    assert reason.startswith(f"{KIND} ClaimNotOwned: claim {cluster.namespace}/{own_name(pod)} has the name")
+    assert claims.get(own_name(pod)) == before
+
+
+@supported
+def test_f18_a_pod_with_the_longest_name(cluster: Cluster, claims: Claims) -> None:
+    """F-18."""
+    node, name = cluster.node(), "a" * 196 + "." + "b" * 56
+    pod = cluster.pod(name, limits=LIMITS)
+    cluster.ask("a", node, owner=pod, podName=name, extendedResourceClaimAllocation=extended(node))
+    cluster.wait_for("a", "Succeeded")
+    (claim,) = claims.all()
+    assert claim["metadata"]["name"] == f"{'a' * 196}-extended-resources-{pod['metadata']['uid']}"
+
+
+@supported
 def test_a_later_decision_without_devices_removes_what_an_earlier_one_left(
     cluster: Cluster, claims: Claims
 ) -> None:
     """The kubelet goes by the pod's status: it would look for the devices of the other node."""
     node, elsewhere = cluster.node(), cluster.node()
     pod = cluster.pod("a", limits=LIMITS)
-    left_behind(cluster, claims, pod, elsewhere)
+    claims.leave_behind(pod, elsewhere)
     cluster.ask("a", node, owner=pod)
     cluster.wait_for("a", "Succeeded")
     assert not claims.all()
@@ -180,52 +258,3 @@ def test_a_server_without_the_feature(cluster: Cluster, claims: Claims) -> None:
     assert reason.startswith(f"{KIND} Unsupported: pod {cluster.namespace}/a needs status.{STATUS}")
     assert not claims.all()
     cluster.assert_unbound("a")
-
-
-# Devices that their driver prepares before the bind (DRADeviceBindingConditions).
-
-
-def prepared(node: str) -> Object:
-    """An allocation that is good only once the driver says so."""
-    awaited, feared = ["example.com/attached"], ["example.com/broken"]
-    return allocation(node, bindingConditions=awaited, bindingFailureConditions=feared)
-
-
-def report(claims: Claims, node: str, type_: str, message: str = "") -> None:
-    """What the driver says of the device of claim `one`."""
-    said = {
-        "type": type_,
-        "status": "True",
-        "reason": "Told",
-        "message": message,
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
-    device = {"driver": "gpu.example.com", "pool": node, "device": "gpu-0", "conditions": [said]}
-    claims.patch_status("one", {"devices": [device]})
-
-
-@supported
-@pytest.mark.parametrize("works", [True, False])
-def test_devices_that_need_preparing(cluster: Cluster, claims: Claims, works: bool) -> None:
-    node = cluster.node()
-    claims.make("one")
-    cluster.pod("a", resourceClaims=[{"name": "gpu", "resourceClaimName": "one"}])
-    allocations = [{"name": "gpu", "allocation": prepared(node)}]
-    cluster.ask("a", node, resourceClaimAllocations=allocations)
-    wait_until(lambda: claims.users("one"))
-    wait_until(lambda: KIND in cluster.conditions("a"))
-    condition = cluster.conditions("a")[KIND]
-    assert (condition["status"], condition["reason"]) == ("Unknown", "Waiting")
-    text = f"device gpu-0 of claim {cluster.namespace}/one to be example.com/attached"
-    assert condition["message"] == f"waits for {text}"
-    assert "allocationTimestamp" in claims.status("one")["allocation"]
-    cluster.assert_unbound("a")
-    if works:
-        report(claims, node, "example.com/attached")
-        cluster.wait_for("a", "Succeeded")
-    else:
-        report(claims, node, "example.com/broken", "no link")
-        reason = cluster.wait_for("a", "Failed")["reason"]
-        text = f"device gpu-0 of claim {cluster.namespace}/one cannot be used: example.com/broken, no link"
-        assert reason == f"{KIND} DeviceNotReady: {text}, on node {node}"
-        claims.assert_free("one")

@@ -1,10 +1,9 @@
-"""The arithmetic of claims, without a server; T-20 names upsert and claim names."""
+"""The arithmetic of device claims, without a server; T-20 names upsert and claim names."""
 
 from typing import Any
 
 import pytest
 
-from controller.kai.reasons import Reason
 from controller.plugins.claims.model import (
     EXTENDED,
     FINALIZER,
@@ -13,11 +12,10 @@ from controller.plugins.claims.model import (
     device_requests,
     devices,
     extended_claim,
+    extended_claim_name,
     is_extended_claim_of,
     pod_claims,
-    readiness,
     same_devices,
-    unusable,
     users,
     with_pod,
     without_pod,
@@ -51,24 +49,25 @@ def allocation(*results: Object, **more: object) -> Object:
 class TestPodClaims:
     def test_of_a_name(self) -> None:
         found = pod_claims(pod([{"name": "x", "resourceClaimName": "one"}]))
-        assert found == ([PodClaim("x", "one", from_template=False)], [])
+        assert found == [PodClaim("x", "one", from_template=False)]
 
     def test_of_a_template(self) -> None:
         statuses = [{"name": "other"}, {"name": "x", "resourceClaimName": "a-x-1"}]
         found = pod_claims(pod([{"name": "x", "resourceClaimTemplateName": "t"}], statuses))
-        assert found == ([PodClaim("x", "a-x-1", from_template=True)], [])
+        assert found == [PodClaim("x", "a-x-1", from_template=True)]
 
     @pytest.mark.parametrize("name", [{}, {"resourceClaimName": None}])
     def test_that_is_not_needed(self, name: Object) -> None:
         statuses = [{"name": "x", **name}]
-        assert pod_claims(pod([{"name": "x", "resourceClaimTemplateName": "t"}], statuses)) == ([], [])
+        assert pod_claims(pod([{"name": "x", "resourceClaimTemplateName": "t"}], statuses)) == []
 
     @pytest.mark.parametrize("statuses", [None, [], [{"name": "y", "resourceClaimName": "a-y-1"}]])
     def test_that_is_not_made_yet(self, statuses: list[Object] | None) -> None:
-        assert pod_claims(pod([{"name": "x", "resourceClaimTemplateName": "t"}], statuses)) == ([], ["x"])
+        found = pod_claims(pod([{"name": "x", "resourceClaimTemplateName": "t"}], statuses))
+        assert found == [PodClaim("x", "", from_template=True)]
 
     def test_of_a_pod_without_any(self) -> None:
-        assert pod_claims(POD) == ([], [])
+        assert pod_claims(POD) == []
 
 
 class TestReservedFor:
@@ -97,29 +96,6 @@ class TestReservedFor:
         other = {"resource": "pods", "name": "b", "uid": "uid-b"}
         assert without_pod([REFERENCE, other], "uid-a") == [other]
         assert without_pod([other], "uid-a") == [other]
-
-
-class TestUnusable:
-    def reason(self, item: Object, *, from_template: bool = False) -> str | None:
-        refused = unusable(item, POD, from_template=from_template)
-        return refused.reason if refused else None
-
-    def test_a_free_claim(self) -> None:
-        assert self.reason(claim()) is None
-
-    def test_in_deletion(self) -> None:
-        assert self.reason(claim(deletionTimestamp="2026-01-01T00:00:00Z")) == Reason.CLAIM_TERMINATING
-
-    def test_made_for_another_pod(self) -> None:
-        assert self.reason(claim(ownerReferences=owned_by("uid-b"))) == Reason.CLAIM_NOT_OWNED
-
-    def test_an_owner_that_is_no_controller_does_not_count(self) -> None:
-        item = claim(ownerReferences=owned_by("uid-b", controller=False))
-        assert self.reason(item) is None
-        assert self.reason(item, from_template=True) == Reason.CLAIM_NOT_OWNED
-
-    def test_from_a_template_of_this_pod(self) -> None:
-        assert self.reason(claim(ownerReferences=owned_by("uid-a")), from_template=True) is None
 
 
 class TestSameDevices:
@@ -182,6 +158,7 @@ def test_covers_allows_for_defaults() -> None:
 def test_extended_claim_is_found_again() -> None:
     made = extended_claim(POD, [{"name": "gpu", "exactly": {"deviceClassName": "c"}}], "v1beta1")
     assert made["apiVersion"] == "resource.k8s.io/v1beta1"
+    assert made["metadata"]["name"] == "a-extended-resources-uid-a"
     assert made["metadata"]["generateName"] == "a-extended-resources-"
     assert made["metadata"]["finalizers"] == [FINALIZER]
     assert made["spec"]["devices"]["requests"] == [{"name": "gpu", "deviceClassName": "c"}]
@@ -191,44 +168,25 @@ def test_extended_claim_is_found_again() -> None:
     assert not is_extended_claim_of(made, "uid-a")
 
 
+def test_name_of_an_extended_claim() -> None:
+    """F-18: it follows from the pod, is no other pod's, and is legal however long the pod's is."""
+    uid = "0b7c1c9e-7d60-4a54-a4c5-6c3a54b2b6b0"
+    long = "a" * 195 + ".-" + "b" * 56
+    name = extended_claim_name({"metadata": {"name": long, "uid": uid}})
+    assert name == f"{'a' * 195}-extended-resources-{uid}"
+    assert len(name) <= 253
+    assert extended_claim_name({"metadata": {"name": long, "uid": uid[::-1]}}) != name
+
+
+def test_an_extended_claim_whose_name_the_server_makes_up() -> None:
+    made = extended_claim(POD, [], "v1", named=False)
+    assert "name" not in made["metadata"]
+    assert is_extended_claim_of(made, "uid-a")
+
+
 def test_words_for_messages() -> None:
     assert devices(allocation(result("gpu-0"))) == "gpu-0 of gpu.example.com (pool node-1)"
     assert devices({}) == "no device"
     shared = {"status": {"reservedFor": [{"name": f"p{index}"} for index in range(5)]}}
     assert users(shared) == "p0, p1, p2 and 2 more"
     assert users({}) == "nobody"
-
-
-class TestReadiness:
-    RESULT = result("gpu-0", bindingConditions=["ready"], bindingFailureConditions=["broken"])
-
-    def reported(self, *conditions: Object, device: str = "gpu-0") -> Object:
-        said = {
-            "driver": "gpu.example.com",
-            "pool": "node-1",
-            "device": device,
-            "conditions": list(conditions),
-        }
-        return {**claim(), "status": {"allocation": allocation(self.RESULT), "devices": [said]}}
-
-    def test_nothing_to_wait_for(self) -> None:
-        item = {**claim(), "status": {"allocation": allocation(result("gpu-0"))}}
-        assert readiness(item) == readiness(claim())
-        assert not readiness(item).waits_for
-
-    def test_not_reported_yet(self) -> None:
-        assert readiness(self.reported()).waits_for == "device gpu-0 of claim team/one to be ready"
-
-    def test_ready(self) -> None:
-        state = readiness(self.reported({"type": "ready", "status": "True"}))
-        assert (state.waits_for, state.failure) == ("", "")
-
-    def test_not_ready(self) -> None:
-        assert readiness(self.reported({"type": "ready", "status": "False"})).waits_for
-
-    def test_of_another_device(self) -> None:
-        assert readiness(self.reported({"type": "ready", "status": "True"}, device="gpu-1")).waits_for
-
-    def test_broken(self) -> None:
-        state = readiness(self.reported({"type": "broken", "status": "True", "message": "no link"}))
-        assert state.failure == "device gpu-0 of claim team/one cannot be used: broken, no link"
