@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 import anyio
 from loguru import logger
 
-from controller.binder.waits import WaitEndedError
-from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped, failed_by
+from controller.kai.outcome import (
+    DependencyNotMet,
+    Failed,
+    Outcome,
+    Ready,
+    Skipped,
+    WaitEndedError,
+    failed_by,
+)
 from controller.kai.reasons import Reason
 from controller.kai.request import is_object_name
 from controller.plugins.base import BindContext, Plugin, Prepared

@@ -13,7 +13,7 @@ import anyio
 from controller.kai.names import PODS
 from controller.kai.outcome import Failed, Outcome, Ready
 from controller.kai.reasons import Reason
-from controller.kai.selectors import node_allowed
+from controller.kai.selectors import node_selected
 from controller.plugins.base import BindContext
 from controller.plugins.claims.api import ClaimApi, retrying
 from controller.plugins.claims.extended import STATUS, ExtendedClaims
@@ -219,9 +219,7 @@ class ClaimBinding:
         return None
 
     def _on_node(self, allocation: Object) -> bool:
-        selector = allocation.get("nodeSelector")
-        as_volume = {"spec": {"nodeAffinity": {"required": selector}}}
-        return selector is None or node_allowed(as_volume, self._context.node)
+        return node_selected(allocation.get("nodeSelector"), self._context.node)
 
     def _full(self, claim: Object, limit: int) -> Failed:
         text = f"claim {full_name(claim)} is reserved for {limit} pods, which is the limit: {users(claim)}"
