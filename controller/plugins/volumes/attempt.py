@@ -144,14 +144,22 @@ class Attempt:
             if failure is not None or not self._inspection.open:
                 return failure
             failure = await self._plan(list_s)
-            if failure is not None and list_s is None:
-                failure = await self._plan(look_s)
+            if list_s is None and (failure is not None or self._provisions):
+                failure = await self._plan(look_s)  # there may be a volume that a list of before has not
             if failure is not None:
                 return failure
             failure = await self._write()
             if failure is None:
                 return None
         return failure
+
+    @property
+    def _provisions(self) -> bool:
+        """Whether a volume is to be made that nobody has asked for yet."""
+        return any(
+            leg.volume is None and not leg.others and leg.claim.selected_node != self._node_name
+            for leg in self._inspection.open
+        )
 
     async def _plan(self, list_s: float | None) -> Failed | None:
         """Finds for each claim that is not bound how it can be; `list_s` as for the list of volumes."""

@@ -1,4 +1,4 @@
-"""The claims of a pod as they are: which may be used, which are bound in reach of the node, which are not bound.
+"""The claims of a pod as they are: which may be used, which are bound, and to volumes in reach of its node.
 
 Used by volumebinding before a GPU is reserved, and by each attempt. It only reads.
 """

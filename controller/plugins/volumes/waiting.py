@@ -5,13 +5,15 @@ since most are over at once. Request, pod and the node's existence are not its b
 ends with them. Invariant: every cause ends the wait within a second or two, not only at its time limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
 from controller.kai.names import NODES, VOLUME_CLAIMS, VOLUMES
 from controller.kai.reasons import Reason
+from controller.kai.request import is_object_name
 from controller.plugins.base import BindContext, Failed, Ready
 from controller.plugins.volumes.holds import Holds
 from controller.plugins.volumes.leg import Leg
@@ -55,42 +57,39 @@ class Wait:
         Raises:
             errors.ApiError: The server does not let us follow the claims.
         """
-        rivals = [leg for leg in self._legs if leg.rival_is_ours]
-        if not rivals:
-            return await self._follow()
+        works: list[Callable[[], Awaitable[Verdict]]] = [self._follow_claims]
+        if any(leg.volume is not None or leg.others for leg in self._legs):
+            works.append(self._follow_guards)
+        works += [partial(self._freed, leg) for leg in self._legs if leg.rival_is_ours]
+        if len(works) == 1:
+            return await self._follow_claims()
         verdicts: list[Verdict] = []
         failures: list[errors.ApiError] = []
         async with anyio.create_task_group() as tasks:
 
-            async def follow() -> None:
+            async def wait_for(work: Callable[[], Awaitable[Verdict]]) -> None:
                 try:
-                    verdicts.append(await self._follow())
+                    verdicts.append(await work())
                 except errors.ApiError as error:
                     failures.append(error)  # raised outside, where the task group cannot wrap it
                 tasks.cancel_scope.cancel()
 
-            async def wait_for(leg: Leg) -> None:
-                await self._claims.freed(leg.claim.uid)
-                verdicts.append(Changed())
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(follow)
-            for leg in rivals:
-                tasks.start_soon(wait_for, leg)
+            for work in works:
+                tasks.start_soon(wait_for, work)
         if verdicts:
             return verdicts[0]
         raise failures[0]
 
-    async def _follow(self) -> Verdict:
-        verdict: Verdict | None = None
-        with anyio.move_on_after(_GUARDED_AFTER_S):
-            verdict = await self._context.changes.until(*self._claim_judges())
-        if verdict is None:
-            verdict = await self._context.changes.until(*self._claim_judges(), *self._guards())
-        return verdict
+    async def _follow_claims(self) -> Verdict:
+        return await self._context.changes.until(*(self._claim_judge(leg) for leg in self._legs))
 
-    def _claim_judges(self) -> list[Judged[Verdict]]:
-        return [self._claim_judge(leg) for leg in self._legs]
+    async def _follow_guards(self) -> Verdict:
+        await anyio.sleep(_GUARDED_AFTER_S)
+        return await self._context.changes.until(*self._guards())
+
+    async def _freed(self, leg: Leg) -> Verdict:
+        await self._claims.freed(leg.claim.uid)
+        return Changed()
 
     def _claim_judge(self, leg: Leg) -> Judged[Verdict]:
         def judge(found: Object | None) -> Verdict | None:
@@ -110,6 +109,8 @@ class Wait:
             guards.append(Judged(Target(NODES, self._place.name, version=version), self._judge_node))
         nodes = {leg.rival for leg in self._legs if leg.rival and not leg.rival_is_ours}
         guards += [Judged(Target(NODES, name), _judge_rival) for name in sorted(nodes)]
+        named = {leg.claim.volume_name: leg for leg in self._legs if leg.others and leg.claim.volume_name}
+        guards += [self._named_guard(leg, name) for name, leg in named.items() if is_object_name(name)]
         return guards
 
     def _volume_guard(self, leg: Leg, volume: Volume) -> Judged[Verdict]:
@@ -117,6 +118,16 @@ class Wait:
             return judge_volume(leg, None if found is None else Volume.of(found), self._place)
 
         return Judged(Target(VOLUMES, volume.name, version=volume.version), judge)
+
+    def _named_guard(self, leg: Leg, name: str) -> Judged[Verdict]:
+        def judge(found: Object | None) -> Changed | None:
+            volume = None if found is None else Volume.of(found)
+            fits = volume is None or (
+                self._place.reaches(volume) and (volume.claim is None or volume.tied_to(leg.claim))
+            )
+            return None if fits else Changed()
+
+        return Judged(Target(VOLUMES, name), judge)
 
     def _judge_node(self, found: Object | None) -> Failed | None:
         if found is None:
