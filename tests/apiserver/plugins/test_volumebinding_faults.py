@@ -184,10 +184,8 @@ def test_f_09_an_in_tree_volume_on_a_node_that_a_csi_driver_serves(
     cluster: Cluster, volumes: Volumes, by_label: bool
 ) -> None:
     """F-9: the node has the driver's label only; another zone is refused."""
-    volumes.claim("data", "", volumeName=volumes.unique("ebs"))
     volume = ebs(volumes, "", "us-east-1a", by_label=by_label)
-    claim_is_bound = lambda: volumes.get_claim("data")["status"]["phase"] == "Bound"  # noqa: E731
-    wait_until(claim_is_bound, within_s=40)
+    volumes.bound_claim("data", "", volume)
     here, there = (volumes.node(zone, **{EBS_ZONE: f"us-east-1{zone}"}) for zone in "ab")
     for node in (here, there):
         migrate(volumes, node, "kubernetes.io/gce-pd,kubernetes.io/aws-ebs")
