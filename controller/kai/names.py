@@ -1,5 +1,7 @@
 """The names that Kubernetes and KAI know: kinds, labels, annotations, variables."""
 
+import re
+
 from controller.runtime.client import Resource
 
 BIND_REQUESTS = Resource("scheduling.run.ai/v1alpha2", "bindrequests")
@@ -41,3 +43,16 @@ DEVICE_COUNT = "gpu-fraction-num-devices"
 CONTAINER_NAME = "gpu-fraction-container-name"
 NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
 FAKE_GPU_NODE = "run.ai/fake.gpu"
+
+_MAX_OBJECT_NAME = 253
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def is_object_name(text: str) -> bool:
+    """Whether an object can have this name: a DNS subdomain.
+
+    What cannot be one is nobody's name. It must not get into a path: the server takes what follows a slash
+    for a subresource, even an escaped one.
+    """
+    return len(text) <= _MAX_OBJECT_NAME and _OBJECT_NAME.fullmatch(text) is not None

@@ -15,8 +15,8 @@ from controller.kai.names import (
     STORAGE_CLASSES,
     VOLUME_CLAIMS,
     VOLUMES,
+    is_object_name,
 )
-from controller.kai.request import is_object_name
 from controller.plugins.volumes.matching import Capacity
 from controller.plugins.volumes.migration import MIGRATED_PLUGINS
 from controller.plugins.volumes.model import Alike, Claim, ClaimReference, Volume, claim_reference, class_name

@@ -11,9 +11,8 @@ from functools import partial
 
 import anyio
 
-from controller.kai.names import NODES, VOLUME_CLAIMS, VOLUMES
+from controller.kai.names import NODES, VOLUME_CLAIMS, VOLUMES, is_object_name
 from controller.kai.reasons import Reason
-from controller.kai.request import is_object_name
 from controller.plugins.base import BindContext, Failed, Ready
 from controller.plugins.volumes.holds import Holds
 from controller.plugins.volumes.leg import Leg
