@@ -28,16 +28,19 @@ class Provisioner:
         silent: Whether it does nothing at all.
         refuse_after_s: After so long it takes the node off the claim instead; None for a willing one.
         place: Where the volume really is, given the node that was asked for.
+        anywhere: Whether every node can use it.
         selections: Claim and node, each time that it saw a node being selected.
     """
 
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str, name: str = PROVISIONER) -> None:
         self.delay_s = 0.0
         self.silent = False
         self.refuse_after_s: float | None = None
+        self.anywhere = False
         self.place: Callable[[str], str] = lambda node: node
         self.selections: list[tuple[str, str]] = []
         self._plane = plane
+        self._name = name
         self._claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         self._classes: dict[str, str] = {}
         self._seen: dict[tuple[str, str], float] = {}
@@ -66,7 +69,7 @@ class Provisioner:
         key = (metadata["uid"], node or "")
         for other in [other for other in self._seen if other[0] == key[0] and other != key]:
             del self._seen[other]
-        if not node or self._provisioner_of(spec.get("storageClassName", "")) != PROVISIONER:
+        if not node or self._provisioner_of(spec.get("storageClassName", "")) != self._name:
             return
         if key not in self._seen:
             self._seen[key] = time.monotonic()
@@ -92,8 +95,8 @@ class Provisioner:
         name = f"pvc-{metadata['uid']}"
         reference = {key: metadata[key] for key in ("namespace", "name", "uid")}
         where = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
-        volume = {
-            "metadata": {"name": name, "annotations": {"pv.kubernetes.io/provisioned-by": PROVISIONER}},
+        volume: Object = {
+            "metadata": {"name": name, "annotations": {"pv.kubernetes.io/provisioned-by": self._name}},
             "spec": {
                 "capacity": spec["resources"]["requests"],
                 "accessModes": spec["accessModes"],
@@ -105,6 +108,8 @@ class Provisioner:
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [where]}]}},
             },
         }
+        if self.anywhere:
+            del volume["spec"]["nodeAffinity"]
         try:
             self._plane.request("POST", "/api/v1/persistentvolumes", volume)
         except RequestError as error:

@@ -17,9 +17,9 @@ from controller.binder.assignment import Assignment, Wish
 from controller.binder.chain import Chain, Stop
 from controller.binder.steps import Step
 from controller.binder.undo import Undo
-from controller.binder.waits import Guarded, WaitEndedError, Waits
+from controller.binder.waits import Guarded, Waits
 from controller.kai.names import PODS
-from controller.kai.outcome import Ending, Failed, Interrupted, Outcome, Ready, failed_by
+from controller.kai.outcome import Ending, Failed, Interrupted, Outcome, Ready, WaitEndedError, failed_by
 from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest

@@ -14,8 +14,15 @@ import anyio
 from loguru import logger
 
 from controller.binder.objects import size_of
-from controller.binder.waits import WaitEndedError
-from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped, failed_by
+from controller.kai.outcome import (
+    DependencyNotMet,
+    Failed,
+    Outcome,
+    Ready,
+    Skipped,
+    WaitEndedError,
+    failed_by,
+)
 from controller.kai.reasons import Reason
 from controller.kai.request import is_object_name
 from controller.plugins.base import BindContext, Plugin, Prepared

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from loguru import logger
 
 from controller.kai.names import BIND_REQUESTS, NODES, PODS
-from controller.kai.outcome import Failed, Outcome, Ready
+from controller.kai.outcome import Failed, Outcome, Ready, WaitEndedError
 from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
@@ -33,18 +33,6 @@ _GUARDED_AFTER_S = 1.0
 
 OnWait = Callable[[str, str, Mapping[str, Outcome]], Awaitable[None]]
 """Told of a long wait: condition type, what for, and the outcomes so far. Must not raise."""
-
-
-class WaitEndedError(Exception):
-    """Waiting is of no use any more; leaves the block of the wait, through whatever waits in it.
-
-    Attributes:
-        verdict: Why; Ready if the pod is on its node, which is all that was wished.
-    """
-
-    def __init__(self, verdict: Ready | Failed) -> None:
-        super().__init__(verdict.message)
-        self.verdict = verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ VOLUME_CLAIMS = Resource("v1", "persistentvolumeclaims")
 VOLUMES = Resource("v1", "persistentvolumes", namespaced=False)
 STORAGE_CLASSES = Resource("storage.k8s.io/v1", "storageclasses", namespaced=False)
 CSI_DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", namespaced=False)
+CSI_NODES = Resource("storage.k8s.io/v1", "csinodes", namespaced=False)
 CSI_CAPACITIES = Resource("storage.k8s.io/v1", "csistoragecapacities")
 
 RECEIVED_RESOURCE_TYPE = "received-resource-type"

@@ -50,6 +50,18 @@ class Failed:
 Outcome = Ready | Skipped | DependencyNotMet | Failed
 
 
+class WaitEndedError(Exception):
+    """Waiting is of no use any more; leaves the block of the wait, through whatever waits in it.
+
+    Attributes:
+        verdict: Why; Ready if the pod is on its node, which is all that was wished.
+    """
+
+    def __init__(self, verdict: Ready | Failed) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How far an attempt came and how it ended.

@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 _QUANTITY = re.compile(
-    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?"
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?"
 )
 _SUFFIXES: Mapping[str, Fraction] = {
     **{suffix: Fraction(1000) ** power for power, suffix in enumerate("num kMGTPE", start=-3)},
     **{f"{suffix}i": Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
 }
 _MAX_EXPONENT = 99
+_MAX_LENGTH = 256
 
 
 def quantity(text: object) -> Fraction:
@@ -20,10 +22,11 @@ def quantity(text: object) -> Fraction:
     Raises:
         ValueError: It is none.
     """
-    match = _QUANTITY.fullmatch(str(text))
-    if match is None:
-        raise ValueError(f"{text!r} is no quantity")
+    shown = str(text)
+    match = _QUANTITY.fullmatch(shown) if len(shown) <= _MAX_LENGTH else None
+    if match is None or isinstance(text, bool):
+        raise ValueError(f"{shown[:_MAX_LENGTH]!r} is no quantity")
     exponent = int(match["exponent"] or 0)
     if abs(exponent) > _MAX_EXPONENT:
-        raise ValueError(f"{text!r} is out of range")
+        raise ValueError(f"{shown!r} is out of range")
     return Fraction(match["number"]) * _SUFFIXES[match["suffix"] or " "] * Fraction(10) ** exponent

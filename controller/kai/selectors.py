@@ -1,39 +1,34 @@
 """Whether selectors of nodes and labels select: the rules of Kubernetes' schedulers. Pure."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from controller.runtime.client import Object
 
-
-def node_allowed(volume: Object, node: Object) -> bool:
-    """Whether the volume's node affinity allows the node: any term, all of its requirements."""
-    return node_selected((volume["spec"].get("nodeAffinity") or {}).get("required"), node)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_MAX_INTEGER = 2**63 - 1
 
 
 def node_selected(selector: Object | None, node: Object) -> bool:
-    """Whether a v1.NodeSelector selects a node: any term, all of its requirements; none selects all."""
+    """Whether a core/v1 NodeSelector selects a node: any term, all of its requirements; None selects all."""
+    return selector is None or any(_term_allows(term, node) for term in _terms(selector))
+
+
+def node_selector_text(selector: Object | None) -> str:
+    """What a NodeSelector asks for, in words; empty for None."""
     if selector is None:
-        return True
-    return any(_term_allows(term, node) for term in selector.get("nodeSelectorTerms") or ())
-
-
-def node_affinity_text(volume: Object) -> str:
-    """What the volume's node affinity asks for, in words; empty if it has none."""
-    terms = _affinity_terms(volume)
-    if terms is None:
         return ""
     return " or ".join(
         " and ".join(
             " ".join((item["key"], item["operator"], ",".join(item.get("values") or ()))).rstrip()
             for item in (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
         )
-        for term in terms
+        for term in _terms(selector)
     )
 
 
-def _affinity_terms(volume: Object) -> list[Object] | None:
-    required = (volume["spec"].get("nodeAffinity") or {}).get("required")
-    return None if required is None else list(required.get("nodeSelectorTerms") or ())
+def _terms(selector: Object) -> Sequence[Object]:
+    return selector.get("nodeSelectorTerms") or ()
 
 
 def _term_allows(term: Object, node: Object) -> bool:
@@ -87,11 +82,19 @@ def _met(requirement: Object, values: Mapping[str, str]) -> bool:
 
 
 def _compares(value: str | None, wanted: list[str], operator: str) -> bool:
-    try:
-        have, bound = int(value or ""), int(wanted[0])
-    except (ValueError, IndexError):
+    """Whether a label is more, or less, than the one value; both have to be integers of 64 bits."""
+    have, bound = _integer(value), _integer(wanted[0] if len(wanted) == 1 else None)
+    if have is None or bound is None:
         return False
     return have > bound if operator == "Gt" else have < bound
+
+
+def _integer(text: str | None) -> int | None:
+    """A whole number as Go reads it: Python's `int` would take `1_0`, blanks and other scripts' digits."""
+    if text is None or _INTEGER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -_MAX_INTEGER - 1 <= number <= _MAX_INTEGER else None
 
 
 def _labels(item: Object) -> Mapping[str, str]:

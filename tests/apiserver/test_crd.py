@@ -354,6 +354,7 @@ MAY = [
     ("get list watch patch update", "persistentvolumes", HERE),
     ("get", "storageclasses.storage.k8s.io", HERE),
     ("get", "csidrivers.storage.k8s.io", HERE),
+    ("get", "csinodes.storage.k8s.io", HERE),
     ("list", "csistoragecapacities.storage.k8s.io", HERE),
     ("get list create update patch delete", "resourceclaims.resource.k8s.io", HERE),
     ("update patch", "resourceclaims.resource.k8s.io/status", HERE),

@@ -1,14 +1,20 @@
 """Persistent volumes: a pod is bound only once its claims are bound to volumes that its node can reach.
 
-The work is that of `volumeattempt`; here is what the process knows of all attempts under way.
+The work is that of `attempt`; here is what the process knows of all attempts under way.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.plugins.base import BindContext, Outcome, Plugin
-from controller.plugins.volumes.attempt import Attempt, Holds, claim_names
+from controller.kai.outcome import failed_by
+from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared
+from controller.plugins.volumes.attempt import Attempt, Common
+from controller.plugins.volumes.holds import Holds
+from controller.plugins.volumes.inspection import Inspection, claim_names
+from controller.plugins.volumes.reads import Reads
 from controller.runtime import errors
 from controller.runtime.client import Client
 
@@ -19,6 +25,14 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bind_timeout_s: Annotated[int, Field(alias="bindTimeoutSeconds", ge=0, lt=2**63)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What `prepare` hands to `pre_bind`: the claims that it looked at, and since when."""
+
+    inspection: Inspection
+    began_s: float
 
 
 class VolumeBinding(Plugin):
@@ -36,21 +50,36 @@ class VolumeBinding(Plugin):
 
     def __init__(self, client: Client, arguments: BaseModel) -> None:
         super().__init__(client, arguments)
-        self._volumes = Holds()  # by name, for a claim's uid
-        self._claims = Holds()  # by uid, for a node
+        self._common = Common(client, Reads(client), volumes=Holds(), claims=Holds())
 
     def concerns(self, context: BindContext) -> bool:
         """Only claims, own or generic ephemeral ones, need anything; other volumes are the kubelet's."""
         return any(claim_names(context.pod))
 
+    async def prepare(self, context: BindContext) -> Prepared | Failed | None:
+        """Looks at the claims before a GPU is reserved, since a pod without its volumes needs none."""
+        if not context.request.is_fraction:
+            return None  # there is nothing to spare
+        began_s = anyio.current_time()
+        inspection = Inspection(context, self._common.reads)
+        failure = await inspection.look(None)
+        if failure is not None:
+            failure = await inspection.look(began_s)
+        return failure or Prepared(found=_Looked(inspection, began_s))
+
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Checks each claim of the pod, has the unbound ones bound, and waits for it."""
         assert isinstance(self.arguments, Arguments)  # noqa: S101 -- the plugin's own model
-        attempt = Attempt(self.client, context, self._volumes, self._claims)
+        looked = context.found
+        if not isinstance(looked, _Looked):
+            looked = _Looked(Inspection(context, self._common.reads), anyio.current_time())
+        attempt = Attempt(self._common, context, looked.inspection, looked.began_s)
         try:
             return await attempt.run(self.arguments.bind_timeout_s)
         except errors.ApiError as error:
-            error.message = attempt.with_ties(error.message)
-            raise
+            if error.transient:
+                raise
+            return attempt.with_ties(failed_by(error))
         finally:
             attempt.release()
+            self._common.reads.forget_old()

@@ -1,190 +1,168 @@
-"""Waiting until the volume controller has bound claims, or until it is clear that it will not.
+"""Waiting until claims are bound, or until it is clear that they will not be.
 
-Used by the plugin volumebinding. Each claim is followed by a watch. What else can end the wait (request,
-pod, node and chosen volumes) is followed only once it has lasted a while, since most waits are over at
-once. Invariant: every cause ends the wait within a second or two, not only at its time limit.
+Used by the plugin volumebinding. Chosen volumes and nodes are followed only once a wait has lasted a while,
+since most are over at once. Request, pod and the node's existence are not its business: the block of the wait
+ends with them. Invariant: every cause ends the wait within a second or two, not only at its time limit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
-from anyio.abc import TaskGroup
 
-from controller.kai.names import BIND_REQUESTS, NODES, PODS, VOLUME_CLAIMS, VOLUMES
+from controller.kai.names import NODES, VOLUME_CLAIMS, VOLUMES, is_object_name
 from controller.kai.reasons import Reason
-from controller.kai.request import BindRequest
-from controller.kai.selectors import node_affinity_text, node_allowed
 from controller.plugins.base import BindContext, Failed, Ready
-from controller.plugins.volumes.matching import Claim, owned_by
+from controller.plugins.volumes.holds import Holds
+from controller.plugins.volumes.leg import Leg
+from controller.plugins.volumes.model import Claim, Place, Volume
 from controller.runtime import errors
 from controller.runtime.changes import Judged, Target
-from controller.runtime.client import Client, Object
+from controller.runtime.client import Object
 
 _GUARDED_AFTER_S = 1.0
 
-Judge = Callable[[Object | None], Ready | Failed | None]
-"""Gets an object as it is now, or None; says how the wait for it ended, or None to go on."""
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What others do with a claim has changed, so that it has to be decided anew."""
 
 
-@dataclass(slots=True)
-class Leg:
-    """One claim of the pod, and what is known of it and its volume; kept up to date.
-
-    Attributes:
-        claim: The claim as last seen.
-        volume: The volume that it is bound to, or that was chosen for it; None if one is to be provisioned.
-        provisioner: Of its storage class, if it was not bound.
-        lost: Whether the claim, or the volume chosen for it, is there no more.
-    """
-
-    claim: Claim
-    volume: Object | None = None
-    provisioner: str = ""
-    lost: bool = False
-
-    def awaits(self, node_name: str) -> str:
-        """Who is to do what, in words."""
-        claim = f"claim {self.claim.name} (class {self.claim.class_name})"
-        if self.volume is not None:
-            return f"the volume controller to bind {claim} to volume {self.volume['metadata']['name']}"
-        return f"provisioner {self.provisioner} to make a volume for {claim} on node {node_name}"
-
-    def end_text(self) -> str:
-        """What it is bound to, in the end."""
-        affinity = node_affinity_text(self.volume) if self.volume is not None else ""
-        text = f"{self.claim.item['metadata']['name']} to {self.claim.volume_name}"
-        return f"{text} (for {affinity})" if affinity else text
-
-    def tie_text(self) -> str:
-        """Which nodes it is tied to, and by what; empty if to none."""
-        claim, volume = self.claim, self.volume
-        if volume is not None and (claim.bound or owned_by(volume, claim)):
-            affinity = node_affinity_text(volume)
-            text = f"claim {claim.name} is tied to volume {volume['metadata']['name']}"
-            return f"{text} and so to {affinity}" if affinity else ""
-        if claim.selected_node and not claim.bound:
-            return f"claim {claim.name} is marked to be provisioned on node {claim.selected_node}"
-        return ""
+Verdict = Ready | Failed | Changed
+"""How a wait ended: all claims are bound, one will not be, or things are not what they were."""
 
 
-async def until_bound(
-    client: Client, context: BindContext, legs: Sequence[Leg], timeout_s: float
-) -> Failed | None:
-    """Waits until all claims are bound.
+class Wait:
+    """One wait for claims, until all of them are bound."""
 
-    Args:
-        client: For the requests.
-        context: Of the attempt.
-        legs: The claims that are not bound, as read or as answered to our own writes.
-        timeout_s: Seconds until it gives up.
+    def __init__(self, context: BindContext, legs: Sequence[Leg], place: Place, claims: Holds) -> None:
+        """Makes it.
 
-    Returns:
-        Why it is no use to wait any longer; None if all are bound.
-    """
-    wait = _Wait(client, context, legs)
-    node_name = context.request.node_name
-    async with context.waiting("; ".join(leg.awaits(node_name) for leg in legs)):
-        with anyio.move_on_after(timeout_s):
-            await wait.run()
-    if wait.error is not None:
-        raise wait.error  # here, where no task group wraps it
-    missing = "; ".join(leg.awaits(node_name) for leg in legs if not leg.claim.bound)
-    if wait.failure is None and missing:
-        return Failed(Reason.BIND_TIMEOUT, f"waited {timeout_s:g} s in vain for {missing}")
-    return wait.failure
-
-
-class _Wait:
-    """The followers of one wait; the first that has bad news ends them all."""
-
-    def __init__(self, client: Client, context: BindContext, legs: Sequence[Leg]) -> None:
-        self.failure: Failed | None = None
-        self.error: errors.ApiError | None = None
-        self._client = client
+        Args:
+            context: Of the attempt.
+            legs: The claims that are not bound, as read or as answered to our own writes.
+            place: The node.
+            claims: Held by attempts of this process, by uid.
+        """
         self._context = context
         self._legs = legs
-        self._node = context.node
+        self._place = place
+        self._claims = claims
 
-    async def run(self) -> None:
+    async def run(self) -> Verdict:
+        """Waits, without a time limit of its own.
+
+        Raises:
+            errors.ApiError: The server does not let us follow the claims.
+        """
+        works: list[Callable[[], Awaitable[Verdict]]] = [self._follow_claims]
+        if any(leg.volume is not None or leg.others for leg in self._legs):
+            works.append(self._follow_guards)
+        works += [partial(self._freed, leg) for leg in self._legs if leg.rival_is_ours]
+        if len(works) == 1:
+            return await self._follow_claims()
+        verdicts: list[Verdict] = []
+        failures: list[errors.ApiError] = []
         async with anyio.create_task_group() as tasks:
-            for leg in self._legs:
-                tasks.start_soon(self._claim, leg, tasks.cancel_scope)
-            tasks.start_soon(self._guard, tasks)
 
-    async def _claim(self, leg: Leg, scope: anyio.CancelScope) -> None:
-        metadata = leg.claim.item["metadata"]
-        name, namespace, version = metadata["name"], metadata["namespace"], metadata["resourceVersion"]
-        target = Target(VOLUME_CLAIMS, name, namespace, version)
-        node_name = self._context.request.node_name
-        await self._follow(target, lambda found: judge_claim(leg, found, node_name), scope)
-        if all(leg.claim.bound for leg in self._legs):
-            scope.cancel()
+            async def wait_for(work: Callable[[], Awaitable[Verdict]]) -> None:
+                try:
+                    verdicts.append(await work())
+                except errors.ApiError as error:
+                    failures.append(error)  # raised outside, where the task group cannot wrap it
+                tasks.cancel_scope.cancel()
 
-    async def _guard(self, tasks: TaskGroup) -> None:
-        """Looks after all that the wait depends on, but for the claims."""
+            for work in works:
+                tasks.start_soon(wait_for, work)
+        if verdicts:
+            return verdicts[0]
+        raise failures[0]
+
+    async def _follow_claims(self) -> Verdict:
+        return await self._context.changes.until(*(self._claim_judge(leg) for leg in self._legs))
+
+    async def _follow_guards(self) -> Verdict:
         await anyio.sleep(_GUARDED_AFTER_S)
-        request, pod, node = self._context.request, self._context.pod, self._context.node
-        pod_version, node_version = pod["metadata"]["resourceVersion"], node["metadata"]["resourceVersion"]
-        guards: list[tuple[Target, Judge]] = [
-            (
-                Target(BIND_REQUESTS, request.name, request.namespace),
-                lambda found: judge_request(request, found),
-            ),
-            (
-                Target(PODS, request.pod_name, request.namespace, pod_version),
-                lambda found: judge_pod(request, pod, found),
-            ),
-            (Target(NODES, request.node_name, version=node_version), self._judge_node),
-        ]
-        guards += [self._volume_guard(leg, leg.volume) for leg in self._legs if leg.volume is not None]
-        for target, judge in guards:
-            tasks.start_soon(self._follow, target, judge, tasks.cancel_scope)
+        return await self._context.changes.until(*self._guards())
 
-    def _volume_guard(self, leg: Leg, volume: Object) -> tuple[Target, Judge]:
-        metadata = volume["metadata"]
-        target = Target(VOLUMES, metadata["name"], version=metadata["resourceVersion"])
-        return target, lambda found: judge_volume(leg, found, self._node)
+    async def _freed(self, leg: Leg) -> Verdict:
+        await self._claims.freed(leg.claim.uid)
+        return Changed()
+
+    def _claim_judge(self, leg: Leg) -> Judged[Verdict]:
+        def judge(found: Object | None) -> Verdict | None:
+            verdict = judge_claim(leg, found, self._place.name)
+            if isinstance(verdict, Ready) and not all(other.claim.bound for other in self._legs):
+                return None
+            return verdict
+
+        claim = leg.claim
+        return Judged(Target(VOLUME_CLAIMS, claim.short_name, claim.namespace, claim.version), judge)
+
+    def _guards(self) -> list[Judged[Verdict]]:
+        """What beside the claims the wait depends on."""
+        guards = [self._volume_guard(leg, leg.volume) for leg in self._legs if leg.volume is not None]
+        if guards:
+            version = self._context.node["metadata"].get("resourceVersion", "")
+            guards.append(Judged(Target(NODES, self._place.name, version=version), self._judge_node))
+        nodes = {leg.rival for leg in self._legs if leg.rival and not leg.rival_is_ours}
+        guards += [Judged(Target(NODES, name), _judge_rival) for name in sorted(nodes)]
+        named = {leg.claim.volume_name: leg for leg in self._legs if leg.others and leg.claim.volume_name}
+        guards += [self._named_guard(leg, name) for name, leg in named.items() if is_object_name(name)]
+        return guards
+
+    def _volume_guard(self, leg: Leg, volume: Volume) -> Judged[Verdict]:
+        def judge(found: Object | None) -> Verdict | None:
+            return judge_volume(leg, None if found is None else Volume.of(found), self._place)
+
+        return Judged(Target(VOLUMES, volume.name, version=volume.version), judge)
+
+    def _named_guard(self, leg: Leg, name: str) -> Judged[Verdict]:
+        def judge(found: Object | None) -> Changed | None:
+            volume = None if found is None else Volume.of(found)
+            fits = volume is None or (
+                self._place.reaches(volume) and (volume.claim is None or volume.tied_to(leg.claim))
+            )
+            return None if fits else Changed()
+
+        return Judged(Target(VOLUMES, name), judge)
 
     def _judge_node(self, found: Object | None) -> Failed | None:
-        name = self._context.request.node_name
         if found is None:
-            return Failed(Reason.NODE_GONE, f"node {name} was deleted while its volumes were being bound")
-        self._node = found
+            return None  # that ends the whole block
+        self._place = Place(found, self._place.migrated)
         for leg in self._legs:
-            if leg.volume is not None and not node_allowed(leg.volume, found):
-                return unreachable(leg.volume, leg.claim, found)
+            if leg.volume is not None and not self._place.reaches(leg.volume):
+                return unreachable(leg.volume, leg.claim, self._place)
         return None
 
-    async def _follow(self, target: Target, judge: Judge, scope: anyio.CancelScope) -> None:
-        """Follows until there is a verdict; a bad one, or an error, ends the wait."""
-        try:
-            verdict = await self._context.changes.until(Judged(target, judge))
-        except errors.ApiError as error:
-            self.error = error
-            scope.cancel()
-            return
-        if isinstance(verdict, Failed):
-            self.failure = self.failure or verdict
-            scope.cancel()
+
+def _judge_rival(found: Object | None) -> Changed | None:
+    """A node that is gone gets no volume any more: the claim may be bound for another."""
+    return Changed() if found is None else None
 
 
-def judge_claim(leg: Leg, found: Object | None, node_name: str) -> Ready | Failed | None:
+def judge_claim(leg: Leg, found: Object | None, node_name: str) -> Verdict | None:
     """Ready if the claim is bound, Failed if it will not be, None if it may become so yet."""
     claim = leg.claim
     if found is None:
         leg.lost = True
         return Failed(Reason.CLAIM_NOT_FOUND, f"claim {claim.name} was deleted while it was being bound")
-    now = Claim(found)
+    now = Claim.of(found)
     if now.uid != claim.uid:
         leg.lost = True
         text = f"claim {claim.name} was deleted and made anew while it was being bound"
         return Failed(Reason.CLAIM_REPLACED, f"{text}: its uid was {claim.uid} and is {now.uid}")
+    others, names = leg.others, claim.volume_name
     leg.claim = now
-    if now.deleted:
-        return Failed(Reason.CLAIM_TERMINATING, f"claim {claim.name} is being deleted")
+    failure = unusable(now)
+    if failure is not None:
+        return failure
     if now.bound:
         return Ready()
+    if others:
+        return _judge_others(leg, names)
     if leg.volume is not None or now.selected_node == node_name:
         return None
     change = f"was changed to {now.selected_node}" if now.selected_node else "was taken off the claim"
@@ -195,57 +173,46 @@ def judge_claim(leg: Leg, found: Object | None, node_name: str) -> Ready | Faile
     )
 
 
-def judge_request(request: BindRequest, found: Object | None) -> Failed | None:
-    """Failed if the request is no more."""
-    gone = found is None or found["metadata"]["uid"] != request.uid
-    if gone or (found is not None and found["metadata"].get("deletionTimestamp")):
-        text = f"request {request.namespace}/{request.name} was deleted"
-        return Failed(Reason.REQUEST_DELETED, text, retry=False)
+def _judge_others(leg: Leg, names: str) -> Changed | None:
+    """Whether those who have the claim bound still do; `names` is the volume that it named before."""
+    now = leg.claim
+    if not leg.rival:
+        return Changed() if now.volume_name != names else None
+    if now.selected_node == leg.rival or now.volume_name or leg.rival_is_ours:
+        return None
+    return Changed()
+
+
+def unusable(claim: Claim) -> Failed | None:
+    """Why no pod can use a claim, whether it is bound or not."""
+    if claim.deleted:
+        return Failed(Reason.CLAIM_TERMINATING, f"claim {claim.name} is being deleted")
+    if claim.lost:
+        text = f"claim {claim.name} has lost volume {claim.volume_name}, which it was bound to"
+        return Failed(Reason.CLAIM_UNBOUND, text)
     return None
 
 
-def judge_pod(request: BindRequest, pod: Object, found: Object | None) -> Failed | None:
-    """Failed if the pod needs its volumes no longer."""
-    name = f"{request.namespace}/{request.pod_name}"
-    if found is None:
-        text = f"pod {name} was deleted while its volumes were being bound"
-        return Failed(Reason.POD_NOT_FOUND, text, retry=False)
-    metadata, node_name = found["metadata"], found["spec"].get("nodeName")
-    phase = (found.get("status") or {}).get("phase")
-    if metadata["uid"] != pod["metadata"]["uid"]:
-        text = f"pod {name} was deleted and made anew while its volumes were being bound"
-        return Failed(Reason.POD_REPLACED, text, retry=False)
-    if metadata.get("deletionTimestamp"):
-        return Failed(Reason.POD_TERMINATING, f"pod {name} is being deleted", retry=False)
-    if phase in ("Succeeded", "Failed"):
-        return Failed(Reason.POD_FINISHED, f"pod {name} has ended: its phase is {phase}", retry=False)
-    if node_name and node_name != request.node_name:
-        text = f"pod {name} is on node {node_name} already, not on {request.node_name}"
-        return Failed(Reason.ALREADY_BOUND_ELSEWHERE, text, retry=False)
-    return None
-
-
-def judge_volume(leg: Leg, found: Object | None, node: Object) -> Failed | None:
+def judge_volume(leg: Leg, found: Volume | None, place: Place) -> Failed | None:
     """Failed if the chosen volume can no longer become the claim's."""
     claim, volume = leg.claim, leg.volume
     assert volume is not None  # noqa: S101 -- asked only for a chosen one
-    text = f"volume {volume['metadata']['name']}, chosen for claim {claim.name} (class {claim.class_name}),"
-    if found is None or found["metadata"]["uid"] != volume["metadata"]["uid"]:
+    text = f"volume {volume.name}, chosen for claim {claim.name} (class {claim.class_name}),"
+    if found is None or found.uid != volume.uid:
         leg.lost = True
         return Failed(Reason.VOLUME_NOT_FOUND, f"{text} was deleted before it was bound")
     leg.volume = found
-    if found["metadata"].get("deletionTimestamp"):
+    if found.deleted:
         return Failed(Reason.VOLUME_NOT_FOUND, f"{text} is being deleted")
-    if not owned_by(found, claim):
+    if not found.owned_by(claim):
         return Failed(Reason.VOLUME_TAKEN, f"{text} was taken from it: its claimRef was cleared or changed")
-    return None if node_allowed(found, node) else unreachable(found, claim, node)
+    return None if place.reaches(found) else unreachable(found, claim, place)
 
 
-def unreachable(volume: Object, claim: Claim, node: Object) -> Failed:
+def unreachable(volume: Volume, claim: Claim, place: Place) -> Failed:
     """The failure of a volume that the node may not use."""
-    name, node_name = volume["metadata"]["name"], node["metadata"]["name"]
-    text = f"volume {name} of claim {claim.name} (class {claim.class_name or 'none'}) cannot be used on node"
+    text = f"volume {volume.name} of claim {claim.name} (class {claim.class_name or 'none'}) cannot be used"
     return Failed(
         Reason.VOLUME_UNREACHABLE,
-        f"{text} {node_name}: its node affinity asks for {node_affinity_text(volume)}",
+        f"{text} on node {place.name}: its node affinity asks for {place.demands(volume)}",
     )

@@ -112,13 +112,52 @@ def test_an_unbound_claim_of_no_class(volumes: Volumes, class_name: str, problem
     assert problem in volumes.reason("a")
 
 
-def test_a_claim_that_names_its_volume_itself(volumes: Volumes) -> None:
-    local = volumes.storage_class()
-    volumes.claim("data", local, volumeName="no-such-volume")
-    volumes.pod_and_request("a", volumes.node(), "data")
-    reason = volumes.reason("a")
-    assert reason.startswith("VolumeBinding ClaimUnbound: ")
-    assert reason.endswith(f"it names volume no-such-volume itself (class {local})")
+def test_f_06_a_claim_that_names_its_volume_itself_is_waited_for(cluster: Cluster, volumes: Volumes) -> None:
+    """F-6: the volume comes three seconds later."""
+    node, local = volumes.node(), volumes.storage_class()
+    volume = volumes.unique("late")
+    volumes.claim("data", local, volumeName=volume)
+    volumes.pod_and_request("a", node, "data")
+    text = f"waits for the volume controller to bind claim {cluster.namespace}/data (class {local}) to volume"
+    assert volumes.wait_until_shown("a") == f"{text} {volume}, which it names"
+    volumes.volume("late", local, node, claimRef={"namespace": cluster.namespace, "name": "data"})
+    cluster.wait_for("a", "Succeeded")
+    assert volumes.volume_of("data") == volume
+    assert "failedAttempts" not in cluster.status("a")
+
+
+@pytest.mark.parametrize("class_name", ["", "at-once"])
+def test_f_06_of_whatever_class_it_is(cluster: Cluster, volumes: Volumes, class_name: str) -> None:
+    """F-6: nothing is to be provisioned, so the class does not matter."""
+    node = volumes.node()
+    if class_name:
+        class_name = volumes.storage_class(class_name, volumeBindingMode="Immediate")
+    volume = volumes.unique("late")
+    volumes.claim("data", class_name, volumeName=volume)
+    volumes.pod_and_request("a", node, "data")
+    volumes.wait_until_shown("a")
+    volumes.volume("late", class_name, node, claimRef={"namespace": cluster.namespace, "name": "data"})
+    # Such a claim is looked at every 15 s by the volume controller.
+    cluster.wait_for("a", "Succeeded", within_s=40)
+    assert volumes.volume_of("data") == volume
+
+
+def test_f_06_the_named_volume_is_judged_as_soon_as_it_is_there(cluster: Cluster, volumes: Volumes) -> None:
+    """F-6: what it waits for may turn out to be on another node, or somebody else's."""
+    here, there, local = volumes.node("here"), volumes.node("there"), volumes.storage_class()
+    volume = volumes.unique("late")
+    volumes.claim("data", local, volumeName=volume)
+    volumes.pod_and_request("a", here, "data")
+    volumes.wait_until_shown("a")
+    volumes.volume("late", local, there)
+    assert volumes.reason("a").startswith(f"VolumeBinding VolumeUnreachable: volume {volume} of claim ")
+    taken = volumes.volume("taken", local, here, claimRef={"namespace": "elsewhere", "name": "other"})
+    volumes.claim("more", local, volumeName=taken)
+    volumes.pod_and_request("b", here, "more")
+    text = (
+        f"claim {cluster.namespace}/more is not bound, and cannot be: volume {taken}, which it names, is kept"
+    )
+    assert volumes.reason("b") == f"VolumeBinding ClaimUnbound: {text} for claim elsewhere/other"
 
 
 # Static volumes.
@@ -449,25 +488,108 @@ def test_the_node_is_deleted_meanwhile(cluster: Cluster, volumes: Volumes, provi
     started_s = time.monotonic()
     cluster.plane.request("DELETE", f"/api/v1/nodes/{node}")
     assert seconds_until_failed(volumes, started_s) < SOON_S
-    text = f"node {node} was deleted while its volumes were being bound"
-    assert volumes.reason("a").startswith(f"VolumeBinding NodeGone: {text}")
+    assert volumes.reason("a").startswith(f"VolumeBinding NodeGone: node {node} was deleted")
     assert f"claim {cluster.namespace}/data is marked to be provisioned on node {node}" in volumes.reason("a")
 
 
-def test_two_pods_want_a_claim_on_two_nodes(
+def test_f_05_two_pods_want_a_claim_on_two_nodes(
     cluster: Cluster, volumes: Volumes, provisioner: Provisioner
 ) -> None:
-    """The claim is not pulled to and fro between them."""
-    node, _ = waiting(volumes, provisioner)
+    """F-5: the claim is not pulled to and fro between them; the volume is then judged for each pod's node."""
+    node, made = waiting(volumes, provisioner)
     other = volumes.node("n2")
     pod = cluster.pod("b", claims=("data",))
     cluster.ask("b", other, owner=pod)
-    status = cluster.wait_for("b", "Failed")
-    text = f"claim {cluster.namespace}/data is being bound for node {node} by another request"
-    assert status["reason"].startswith(f"VolumeBinding Conflict: {text}")
+    text = f"waits for claim {cluster.namespace}/data (class {made}) to be bound for node {node}, as another"
+    assert volumes.wait_until_shown("b") == f"{text} request has it"
     provisioner.silent = False
     cluster.wait_for("a", "Succeeded")
+    assert volumes.reason("b").startswith("VolumeBinding VolumeUnreachable: volume pvc-")
     assert provisioner.selections == [("data", node)]
+
+
+def test_f_05_a_gang_shares_a_new_claim_that_all_its_nodes_can_reach(
+    cluster: Cluster, volumes: Volumes, provisioner: Provisioner
+) -> None:
+    """F-5: one pod of the gang has the volume made, and all are bound."""
+    provisioner.anywhere = True
+    provisioner.delay_s = 1.5
+    made, count = volumes.made_class(), 8
+    volumes.claim("data", made)
+    nodes = [volumes.node(f"n{number}") for number in range(count)]
+    for number in range(count):
+        cluster.pod(f"p{number}", claims=("data",))
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda number: cluster.ask(f"p{number}", nodes[number]), range(count)))
+    cluster.wait_for_all(count)
+    assert [cluster.node_of(f"p{number}") for number in range(count)] == nodes
+    assert len(provisioner.selections) == 1
+    assert not [item for item in cluster.all_requests() if "failedAttempts" in item["status"]]
+
+
+def test_f_05_who_waits_for_another_takes_over_when_that_one_is_gone(
+    cluster: Cluster, volumes: Volumes, provisioner: Provisioner
+) -> None:
+    """F-5: the other request goes, and so does the node that it wanted the claim for."""
+    node, made = waiting(volumes, provisioner)
+    other = volumes.node("n2")
+    cluster.ask("b", other, owner=cluster.pod("b", claims=("data",)))
+    volumes.wait_until_shown("b")
+    cluster.plane.request("DELETE", f"{cluster.requests}/a")
+    text = f"waits for claim {cluster.namespace}/data (class {made}) to be bound for node {node}, as its"
+    time.sleep(2.0)
+    assert volumes.selected_node("data") == node, "a volume may be in the making for a node that is there"
+    assert cluster.status("b").get("phase") is None, text
+    cluster.plane.request("DELETE", f"/api/v1/nodes/{node}")
+    wait_until(lambda: volumes.selected_node("data") == other)
+    provisioner.silent = False
+    cluster.wait_for("b", "Succeeded")
+
+
+def test_f_04_the_selected_node_is_not_overwritten_while_it_is_there(
+    cluster: Cluster, volumes: Volumes, provisioner: Provisioner
+) -> None:
+    """F-4: nobody in this process asked for it; its provisioner may be at work all the same."""
+    provisioner.delay_s = 4.0
+    provisioner.anywhere = True
+    here, there, made = volumes.node("here"), volumes.node("there"), volumes.made_class()
+    volumes.claim("data", made)
+    volumes.patch_claim("data", {"metadata": {"annotations": {SELECTED_NODE: there}}})
+    volumes.pod_and_request("a", here, "data")
+    text = f"waits for claim {cluster.namespace}/data (class {made}) to be bound for node {there}, as its"
+    assert volumes.wait_until_shown("a") == f"{text} selected-node annotation has it"
+    cluster.wait_for("a", "Succeeded", within_s=15)
+    assert provisioner.selections == [("data", there)]
+
+
+@pytest.mark.parametrize("gone", ["no-such-node", "no/such/node", "..", "n" * 300, "Nœud"])
+def test_f_04_it_is_overwritten_when_there_is_no_such_node(
+    cluster: Cluster, volumes: Volumes, provisioner: Provisioner, gone: str
+) -> None:
+    """F-4: nor is one asked for whose name no node can have."""
+    node, made = volumes.node(), volumes.made_class()
+    volumes.claim("data", made)
+    provisioner.silent = True
+    volumes.patch_claim("data", {"metadata": {"annotations": {SELECTED_NODE: gone}}})
+    volumes.pod_and_request("a", node, "data")
+    wait_until(lambda: volumes.selected_node("data") == node)
+    provisioner.silent = False
+    cluster.wait_for("a", "Succeeded")
+
+
+def test_f_04_a_provisioner_that_gives_the_other_node_up(
+    cluster: Cluster, volumes: Volumes, provisioner: Provisioner
+) -> None:
+    """F-4: then the claim is free to be made for this one."""
+    provisioner.refuse_after_s = 3.0
+    here, there, made = volumes.node("here"), volumes.node("there"), volumes.made_class()
+    volumes.claim("data", made)
+    volumes.patch_claim("data", {"metadata": {"annotations": {SELECTED_NODE: there}}})
+    volumes.pod_and_request("a", here, "data")
+    volumes.wait_until_shown("a")
+    wait_until(lambda: volumes.selected_node("data") == here)
+    provisioner.refuse_after_s = None
+    cluster.wait_for("a", "Succeeded")
 
 
 # A wait for the volume controller.

@@ -171,7 +171,7 @@ def test_a_list_of_volumes_comes_in_pages(cluster: Cluster, volumes: Volumes, pr
     def second(call: Call) -> bool:
         return call.query.get("continue") == "x"
 
-    found = {**page, "metadata": {}, "items": [volumes.get_volume(right)]}
+    found = {**page, "metadata": {"resourceVersion": "1"}, "items": [volumes.get_volume(right)]}
     proxy.add(Rule(Answer(200, page), where=first))
     proxy.add(Rule(Answer(200, found), where=second))
     volumes.claim("data", local)

@@ -1,10 +1,10 @@
-"""Which nodes a volume's node affinity allows, as Kubernetes reads a node selector."""
+"""Which nodes and labels a selector selects, as Kubernetes reads it."""
 
 import itertools
 
 import pytest
 
-from controller.kai.selectors import node_allowed
+from controller.kai.selectors import label_selected, node_selected, node_selector_text, topology_allowed
 from controller.runtime.client import Object
 
 ZONE = "topology.kubernetes.io/zone"
@@ -16,6 +16,11 @@ def node(labels: dict[str, str] | None = None, name: str = "n") -> Object:
 
 def volume(*terms: Object) -> Object:
     return {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": list(terms)}}}}
+
+
+def node_allowed(volume: Object, found: Object) -> bool:
+    """Whether a volume's node affinity allows a node."""
+    return node_selected((volume["spec"].get("nodeAffinity") or {}).get("required"), found)
 
 
 def requirement(key: str, operator: str, *values: str) -> Object:
@@ -146,3 +151,147 @@ def test_neither_volume_nor_node_is_changed() -> None:
     before = repr((one, other))
     node_allowed(one, other)
     assert repr((one, other)) == before
+
+
+# The same on a node with several labels.
+
+NODE: Object = {
+    "metadata": {
+        "name": "n1",
+        "labels": {"kubernetes.io/hostname": "n1", "zone": "a", "cores": "8", "bad": "eight"},
+    }
+}
+
+
+def label(key: str, operator: str, *values: str) -> Object:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("term", "allowed"),
+    [
+        (label("zone", "In", "a", "b"), True),
+        (label("zone", "In", "b"), False),
+        (label("none", "In", "a"), False),
+        (label("zone", "NotIn", "b"), True),
+        (label("zone", "NotIn", "a"), False),
+        (label("none", "NotIn", "a"), True),
+        (label("zone", "Exists"), True),
+        (label("none", "Exists"), False),
+        (label("none", "DoesNotExist"), True),
+        (label("zone", "DoesNotExist"), False),
+        (label("cores", "Gt", "7"), True),
+        (label("cores", "Gt", "8"), False),
+        (label("cores", "Lt", "9"), True),
+        (label("cores", "Lt", "8"), False),
+        (label("bad", "Gt", "7"), False),
+        (label("cores", "Gt", "seven"), False),
+        (label("none", "Lt", "7"), False),
+        (label("cores", "Gt"), False),
+        (label("zone", "Like", "a"), False),
+        ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}, True),
+        ({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}, False),
+        (
+            {**label("zone", "In", "b"), "matchFields": [{"key": "metadata.name", "operator": "Exists"}]},
+            False,
+        ),
+        ({}, False),
+    ],
+)
+def test_a_term_of_node_affinity(term: Object, allowed: bool) -> None:
+    assert node_allowed(volume(term), NODE) is allowed
+
+
+def test_any_term_is_enough_and_all_of_its_requirements_count() -> None:
+    both = {
+        "matchExpressions": label("zone", "In", "a")["matchExpressions"]
+        + label("cores", "Lt", "4")["matchExpressions"]
+    }
+    assert not node_allowed(volume(both), NODE)
+    assert node_allowed(volume(both, label("zone", "In", "a")), NODE)
+
+
+def test_no_affinity_allows_all_and_no_term_allows_none() -> None:
+    assert node_selected(None, NODE)
+    assert not node_allowed(volume(), NODE)
+
+
+def test_an_affinity_can_be_read() -> None:
+    terms = [label("zone", "In", "a", "b"), label("ssd", "Exists")]
+    assert node_selector_text({"nodeSelectorTerms": terms}) == "zone In a,b or ssd Exists"
+    assert node_selector_text(None) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1_0",
+        "\u0661\u0660",
+        " 10",
+        "10 ",
+        "10\n",
+        "1__0",
+        "+-10",
+        "99999999999999999999",
+        "9223372036854775808",
+    ],
+)
+def test_f_12_a_number_is_what_go_reads_as_one(text: str) -> None:
+    """F-12: Gt and Lt read the label `1_0` as ten."""
+    for operator, bound in (("Gt", "9"), ("Lt", "11")):
+        assert not met({"k": text}, operator, bound)
+        assert not met({"k": "10"}, operator, text)
+    assert met({"k": "+10"}, "Gt", "9")
+    assert met({"k": "9223372036854775807"}, "Gt", "9223372036854775806")
+    assert not met({"k": "10"}, "Gt", "1", "2"), "kube-scheduler refuses two values"
+
+
+# Topologies of storage classes, and labels.
+
+
+@pytest.mark.parametrize(
+    ("terms", "allowed"),
+    [
+        ([], True),
+        ([{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]}], True),
+        ([{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}], False),
+        ([{"matchLabelExpressions": [{"key": "none", "values": ["a"]}]}], False),
+        (
+            [
+                {"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]},
+                {"matchLabelExpressions": [{"key": "cores", "values": ["8"]}]},
+            ],
+            True,
+        ),
+        (
+            [
+                {
+                    "matchLabelExpressions": [
+                        {"key": "zone", "values": ["a"]},
+                        {"key": "cores", "values": ["4"]},
+                    ]
+                }
+            ],
+            False,
+        ),
+        ([{}], False),
+    ],
+)
+def test_allowed_topologies(terms: list[Object], allowed: bool) -> None:
+    assert topology_allowed({"allowedTopologies": terms}, NODE) is allowed
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        (None, True),
+        ({}, True),
+        ({"matchLabels": {"a": "1"}}, True),
+        ({"matchLabels": {"a": "1", "b": "1"}}, False),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1"]}]}, True),
+        ({"matchExpressions": [{"key": "b", "operator": "DoesNotExist"}]}, True),
+        ({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]}, False),
+    ],
+)
+def test_label_selectors(selector: Object | None, selected: bool) -> None:
+    assert label_selected(selector, {"a": "1"}) is selected
