@@ -129,7 +129,9 @@ async def test_files_are_found_beside_the_kubeconfig(tmp_path: Path, pair: tuple
     assert (tmp_path / "certificate").exists()
 
 
-async def test_a_certificate_of_ours_and_the_system_s_trust(tmp_path: Path, pair: tuple[bytes, bytes]) -> None:
+async def test_a_certificate_of_ours_and_the_system_s_trust(
+    tmp_path: Path, pair: tuple[bytes, bytes]
+) -> None:
     certificate, key = (base64.b64encode(part).decode() for part in pair)
     user = {"client-certificate-data": certificate, "client-key-data": key}
     login = await load(tmp_path, kubeconfig(user=user))
@@ -268,7 +270,10 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
         "no mapping",
     ),
     "no user": (json.dumps(kubeconfig() | {"users": []}), "user"),
-    "a user is no mapping": (json.dumps(kubeconfig() | {"users": [{"name": "u", "user": SECRET}]}), "mapping"),
+    "a user is no mapping": (
+        json.dumps(kubeconfig() | {"users": [{"name": "u", "user": SECRET}]}),
+        "mapping",
+    ),
     "no server": (json.dumps(kubeconfig(cluster={"server": None})), "server"),
     "a server that is no URL": (json.dumps(kubeconfig(cluster={"server": SECRET})), "server"),
     "username": (json.dumps(kubeconfig(user={"username": "u", "password": SECRET})), "password"),
@@ -322,7 +327,9 @@ async def test_another_user_s_plugin(tmp_path: Path) -> None:
     path.write_text("no program, and nobody may run it")
     path.chmod(0o600)
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path)}}
-    assert "PermissionError (Permission denied)" in await failure(lambda: load(tmp_path, kubeconfig(user=user)))
+    assert "PermissionError (Permission denied)" in await failure(
+        lambda: load(tmp_path, kubeconfig(user=user))
+    )
 
 
 async def test_a_directory(tmp_path: Path) -> None:
