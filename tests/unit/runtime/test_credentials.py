@@ -57,6 +57,10 @@ def kubeconfig(*, cluster: Object | None = None, user: Object | None = None, **m
     }
 
 
+def files_in(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
 async def load(directory: Path, content: Object | str | bytes) -> Login:
     path = directory / "kubeconfig"
     if isinstance(content, dict):
@@ -93,7 +97,7 @@ async def test_embedded_certificates_leave_no_file(
     assert isinstance(login.tls, ssl.SSLContext)
     assert login.tls.get_ca_certs()[0]["subject"] == ((("commonName", "test"),),)
     assert login.certificate == (pair[0], pair[1], pair[0])
-    assert list(temporary.iterdir()) == []
+    assert files_in(temporary) == []
 
 
 @pytest.mark.parametrize("broken", ["client-key-data", "client-certificate-data"])
@@ -108,7 +112,7 @@ async def test_broken_embedded_certificates_leave_no_file(
     user[broken] = base64.b64encode(SECRET.encode()).decode()
     text = await failure(lambda: load(tmp_path, kubeconfig(user=user)))
     assert "SSLError" in text
-    assert list(temporary.iterdir()) == []
+    assert files_in(temporary) == []
 
 
 async def test_certificates_of_an_exec_plugin_leave_no_file(
@@ -119,7 +123,7 @@ async def test_certificates_of_an_exec_plugin_leave_no_file(
     user = {"exec": _plugin(tmp_path, {"status": answer})}
     login = await load(tmp_path, kubeconfig(user=user))
     assert login.certificate == pair
-    assert list(temporary.iterdir()) == []
+    assert files_in(temporary) == []
 
 
 async def test_files_are_found_beside_the_kubeconfig(tmp_path: Path, pair: tuple[bytes, bytes]) -> None:
@@ -299,7 +303,7 @@ async def test_a_broken_kubeconfig_is_named_and_never_quoted(
     text = await failure(lambda: load(tmp_path, content))
     assert str(tmp_path / "kubeconfig") in text
     assert told in text
-    assert list(temporary.iterdir()) == []
+    assert files_in(temporary) == []
 
 
 @pytest.mark.parametrize(
@@ -347,13 +351,14 @@ async def test_an_encrypted_key_is_refused_without_asking_for_its_password(
     tmp_path: Path, pair: tuple[bytes, bytes]
 ) -> None:
     certificate = base64.b64encode(pair[0]).decode()
-    command = ["openssl", "rsa", "-aes128", "-passout", "pass:x"]
-    encrypted = subprocess.run(command, input=pair[1], check=True, capture_output=True).stdout
-    user = {
-        "client-certificate-data": certificate,
-        "client-key-data": base64.b64encode(encrypted).decode(),
-    }
+    key = base64.b64encode(_encrypted(pair[1])).decode()
+    user = {"client-certificate-data": certificate, "client-key-data": key}
     assert "encrypted" in await failure(lambda: load(tmp_path, kubeconfig(user=user)))
+
+
+def _encrypted(key: bytes) -> bytes:
+    command = ["openssl", "rsa", "-aes128", "-passout", "pass:x"]
+    return subprocess.run(command, input=key, check=True, capture_output=True).stdout
 
 
 def _plugin(directory: Path, answer: Object) -> Object:
