@@ -111,7 +111,7 @@ class Credentials:
         self._chosen: list[Path] | None = None
 
     async def load(self) -> Login:
-        """Loads them, later from where they came at first; runs the exec plugin if the kubeconfig names one.
+        """Loads them, later from where they came at first; runs the command that the kubeconfig names, if any.
 
         Raises:
             CredentialsError: There are none, or they are broken.
@@ -168,7 +168,7 @@ class Credentials:
                 raise CredentialsError("the client key is encrypted")  # OpenSSL would ask for the password
             tls = await auth.ssl_context()  # type: ignore[no-untyped-call]
         finally:
-            _remove_answer_of_plugin(config, auth.client_cert_file, auth.client_key_file)
+            _remove_answer_of_command(config, auth.client_cert_file, auth.client_key_file)
         if isinstance(tls, ssl.SSLContext) and tls.verify_mode and not auth.server_ca_file:
             tls.load_default_certs()
         token = (token_file.changed() if token_file is not None else None) or str(auth.token or "").strip()
@@ -183,8 +183,8 @@ async def _read(path: Path) -> object:
     return orjson.loads(orjson.dumps(config.raw, option=orjson.OPT_NON_STR_KEYS))
 
 
-def _remove_answer_of_plugin(config: Object, *files: object) -> None:
-    """Removes the files that kr8s made of an exec plugin's answer, which it adds to the user as embedded."""
+def _remove_answer_of_command(config: Object, *files: object) -> None:
+    """Removes the files that kr8s made of the answer of an exec command: it counts as embedded."""
     for user in config.get("users", ()):
         if "client-certificate-data" in user["user"]:
             for file in files:

@@ -112,12 +112,12 @@ def _check_user(user: Object, path: Path) -> None:
     if user.get("tokenFile"):
         user["tokenFile"] = _absolute(user["tokenFile"], path)
     if user.get("exec"):
-        plugin = user["exec"] = dict(_mapping(user["exec"], path, "exec of the user"))
-        command = str(plugin.get("command") or "")
-        if not command:
+        command = user["exec"] = dict(_mapping(user["exec"], path, "exec of the user"))
+        program = str(command.get("command") or "")
+        if not program:
             raise CredentialsError(f"{path}: exec of the user has no command")
         # A bare name is looked for in PATH; a relative path is relative to the kubeconfig.
-        plugin["command"] = _absolute(command, path) if "/" in command else command
+        command["command"] = _absolute(program, path) if "/" in program else program
 
 
 def _absolute(value: object, path: Path) -> str:
