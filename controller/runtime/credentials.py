@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import anyio
 import kr8s.asyncio
@@ -38,7 +39,7 @@ class TokenFile:
         path: Of the file.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = anyio.current_time) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = monotonic) -> None:
         """Reads nothing yet.
 
         Args:
@@ -62,7 +63,7 @@ class TokenFile:
             seen = (found.st_mtime_ns, found.st_ino, found.st_size)
             if seen == self._seen:
                 return None
-            token = self.path.read_text(encoding="ascii").strip()
+            token = _token(self.path.read_text(encoding="ascii"), str(self.path))
         except (OSError, ValueError) as error:
             if not self._missing:
                 log = logger.bind(file=str(self.path), error=type(error).__name__)
@@ -111,7 +112,7 @@ class Credentials:
         self._chosen: list[Path] | None = None
 
     async def load(self) -> Login:
-        """Loads them, later from where they came at first; runs the command that the kubeconfig names, if any.
+        """Loads them, later from where they came at first; runs the command that a kubeconfig may name.
 
         Raises:
             CredentialsError: There are none, or they are broken.
@@ -126,7 +127,7 @@ class Credentials:
                 if paths:
                     config = standalone([(path, await _read(path)) for path in paths], Path(directory))
                     token_file = config["users"][0]["user"].get("tokenFile", "")
-                login = await self._login(config, TokenFile(Path(token_file)) if token_file else None)
+                login = await self._login(config, TokenFile(Path(token_file)) if token_file else None, where)
                 self._chosen = paths
                 return login
             except CredentialsError as error:
@@ -156,7 +157,7 @@ class Credentials:
             raise CredentialsError("there is neither a kubeconfig nor a service account of a pod")
         return [home]
 
-    async def _login(self, config: Object, token_file: TokenFile | None) -> Login:
+    async def _login(self, config: Object, token_file: TokenFile | None, where: str) -> Login:
         api = kr8s.asyncio.Api(
             kubeconfig=config, serviceaccount=str(self._service_account), bypass_factory=True
         )
@@ -165,13 +166,14 @@ class Credentials:
             await auth.reauthenticate()
             certificate = _contents(auth.client_cert_file, auth.client_key_file, auth.server_ca_file)
             if auth.client_key_file and b"ENCRYPTED" in certificate[1]:
-                raise CredentialsError("the client key is encrypted")  # OpenSSL would ask for the password
+                # OpenSSL would ask for the password.
+                raise CredentialsError(f"{where}: the client key is encrypted")
             tls = await auth.ssl_context()  # type: ignore[no-untyped-call]
         finally:
             _remove_answer_of_command(config, auth.client_cert_file, auth.client_key_file)
         if isinstance(tls, ssl.SSLContext) and tls.verify_mode and not auth.server_ca_file:
             tls.load_default_certs()
-        token = (token_file.changed() if token_file is not None else None) or str(auth.token or "").strip()
+        token = (token_file.changed() if token_file is not None else None) or _token(auth.token or "", where)
         return Login(api, str(auth.server), auth.proxy, token or None, token_file, certificate, tls)
 
 
@@ -190,6 +192,14 @@ def _remove_answer_of_command(config: Object, *files: object) -> None:
             for file in files:
                 if file:
                     Path(str(file)).unlink(missing_ok=True)
+
+
+def _token(text: str, where: str) -> str:
+    """The token as it may stand in a header."""
+    token = str(text).strip()
+    if not token.isascii() or not token.isprintable():
+        raise CredentialsError(f"{where}: the token has characters that no token has")
+    return token
 
 
 def _contents(*files: object) -> tuple[bytes, ...]:

@@ -7,6 +7,7 @@ changes, and connections that were open while one of them fell silent are not us
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -61,8 +62,8 @@ class Door:
 
     @property
     def host(self) -> str:
-        """The server's address, as in the kubeconfig, without the scheme."""
-        return self._login.server.partition("://")[2]
+        """The server's address, as in the kubeconfig, without the scheme and what is secret."""
+        return self._login.server.partition("://")[2].rpartition("@")[2]
 
     @property
     def proxy(self) -> str | None:
@@ -108,7 +109,7 @@ class Door:
     async def log_in(self, *, since_s: float) -> None:
         """Loads the credentials again, unless that was done since `since_s` or a moment ago."""
         async with self._lock:
-            if self._last_login_s > min(since_s, anyio.current_time() - _RELOGIN_INTERVAL_S):
+            if self._last_login_s > min(since_s, monotonic() - _RELOGIN_INTERVAL_S):
                 return
             logger.info("The API server no longer accepts the credentials: loading them again")
             try:
@@ -120,7 +121,7 @@ class Door:
             except CredentialsError as error:
                 logger.bind(error=str(error)).error("The credentials could not be loaded")
             finally:
-                self._last_login_s = anyio.current_time()
+                self._last_login_s = monotonic()
 
     async def distrust(self, since_s: float) -> None:
         """Uses no connection again that was open at `since_s`, when one of them was silent already."""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 Object = dict[str, Any]
 
@@ -38,7 +39,7 @@ def standalone(configs: Sequence[tuple[Path, object]], directory: Path) -> Objec
         raise CredentialsError(f"{_names(configs)}: there is no current-context")
     context, _ = _find(read, "context", current)
     cluster, path = _find(read, "cluster", context.get("cluster"))
-    if not isinstance(cluster.get("server"), str) or "://" not in cluster["server"]:
+    if not _is_url(cluster.get("server")):
         raise CredentialsError(f"{path}: the cluster's server is no URL")
     cluster = _with_files(cluster, "cluster", path, directory)
     user: Object = {}
@@ -53,6 +54,14 @@ def standalone(configs: Sequence[tuple[Path, object]], directory: Path) -> Objec
         "clusters": [{"name": name, "cluster": cluster}],
         "users": [{"name": name, "user": user}],
     }
+
+
+def _is_url(server: object) -> bool:
+    try:
+        parts = urlsplit(server if isinstance(server, str) else "")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _names(configs: Sequence[tuple[Path, object]]) -> str:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -71,7 +72,7 @@ class Session:
         token: The bearer token of the next requests, or None.
         is_closed: As kr8s asks.
         proxy: URL of the proxy that it goes by, or None.
-        made_s: When it was made, by the event loop's clock.
+        made_s: When it was made, by the monotonic clock.
     """
 
     def __init__(self, server: str, tls: ssl.SSLContext | bool, proxy: str | None) -> None:
@@ -87,7 +88,7 @@ class Session:
         """
         self.token: str | None = None
         self.is_closed = False
-        self.made_s = anyio.current_time()
+        self.made_s = monotonic()
         self._server = server.rstrip("/")
         self.proxy = proxy or proxy_for(self._server, os.environ)
         if self.proxy is not None and urlsplit(self.proxy).scheme not in ("http", "https"):

@@ -280,6 +280,12 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     ),
     "no server": (json.dumps(kubeconfig(cluster={"server": None})), "server"),
     "a server that is no URL": (json.dumps(kubeconfig(cluster={"server": SECRET})), "server"),
+    "a server of another kind": (json.dumps(kubeconfig(cluster={"server": f"ftp://{SECRET}"})), "server"),
+    "a server without host": (json.dumps(kubeconfig(cluster={"server": "https://"})), "server"),
+    "a port that is none": (json.dumps(kubeconfig(cluster={"server": f"https://a:{SECRET}"})), "server"),
+    "a port too high": (json.dumps(kubeconfig(cluster={"server": "https://a:99999"})), "server"),
+    "a token of two lines": (json.dumps(kubeconfig(user={"token": f"{SECRET}\nx: y"})), "no token has"),
+    "a token that is no text": (json.dumps(kubeconfig(user={"token": f"{SECRET}ü"})), "no token has"),
     "username": (json.dumps(kubeconfig(user={"username": "u", "password": SECRET})), "password"),
     "a key in the place of its file": (
         json.dumps(kubeconfig(user={"client-key": f"-----BEGIN{SECRET * 500}"})),
@@ -376,7 +382,7 @@ async def test_a_token_is_read_again_when_its_file_changes(tmp_path: Path) -> No
     """F-41: it was read after a 401 only."""
     path = tmp_path / "token"
     path.write_text("first\n")
-    file = TokenFile(path)
+    file = TokenFile(path, clock=anyio.current_time)
     assert file.changed() == "first"
     await anyio.sleep(1.1)
     assert file.changed() is None
@@ -392,14 +398,14 @@ async def test_a_token_file_that_vanishes_is_told_once(tmp_path: Path, logs: lis
     """F-41: of the kind"""
     path = tmp_path / "token"
     path.write_text("first")
-    file = TokenFile(path)
+    file = TokenFile(path, clock=anyio.current_time)
     assert file.changed() == "first"
     path.unlink()
     for _ in range(5):
         await anyio.sleep(1.1)
         assert file.changed() is None
     assert [line.split()[0] for line in logs] == ["WARNING"]
-    for content in (b"", b" \n", b"\xff\xfe", b"to\xc3\xbcken"):
+    for content in (b"", b" \n", b"a\nb", b"\xff\xfe", b"to\xc3\xbcken"):
         path.write_bytes(content)
         await anyio.sleep(1.1)
         assert file.changed() is None
