@@ -176,7 +176,7 @@ def _manager(
     binding.watch(caches.requests, keys_to_bind)
 
     if lease is not None:
-        client.fence(lease.held)
+        client.fence(lease.left_s)
     return Manager(
         ManagerOptions(
             caches=caches.all(),

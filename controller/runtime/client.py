@@ -1,60 +1,27 @@
-"""The one door to the API server, and the only module that knows kr8s.
+"""The client of the API server: dictionaries go in and come out.
 
-Dictionaries go in and come out. Every request has a deadline, which the server is told as well, so that a
-write that we gave up on is not carried out afterwards. kr8s loads the credentials and is the way out; its
-session is ours (`session.py`), since httpx costs four times as much CPU.
+Called by everything that reads or writes objects. Every request has a deadline, which the server is told as
+well, so that a write that we gave up on is not carried out afterwards. `calls.py` says what a request is,
+`sending.py` how it is sent and when again, `door.py` by what way.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
-from urllib.parse import quote
+from dataclasses import dataclass, replace
 
-import aiohttp
 import anyio
-import httpx
-import kr8s
-import kr8s.asyncio
 import orjson
 from loguru import logger
 
 from controller.runtime import errors
-from controller.runtime.ratelimit import TokenBucket
-from controller.runtime.session import CertificateError, Response, Session
+from controller.runtime.calls import Call, Object, Patch, Resource
+from controller.runtime.door import Door
+from controller.runtime.kubeconfig import CredentialsError
+from controller.runtime.ratelimit import RateLimits
+from controller.runtime.sending import Sender
 
-Object = dict[str, Any]
-"""A Kubernetes object as the API server writes it. What comes from a cache is read-only."""
+__all__ = ["Client", "ClientOptions", "CredentialsError", "Listed", "Object", "Patch", "Resource"]
 
-_BROKEN = (httpx.HTTPError, kr8s.APITimeoutError, aiohttp.ClientError, CertificateError)
-"""How the ways to the server break: the first request of kr8s goes by httpx, all others by aiohttp."""
-_RELOGIN_INTERVAL_S = 1.0
-_RETRY_AFTER_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A kind, as the API server's paths name it.
-
-    Attributes:
-        version: Group and version, e.g. `v1` or `coordination.k8s.io/v1`.
-        plural: E.g. `pods`.
-        namespaced: Whether its objects live in namespaces.
-    """
-
-    version: str
-    plural: str
-    namespaced: bool = True
-
-
-class Patch(StrEnum):
-    """How a patch is to be applied."""
-
-    MERGE = "application/merge-patch+json"
-    STRATEGIC = "application/strategic-merge-patch+json"
-    JSON = "application/json-patch+json"
+_HELLO_S, _HELLO_MAX_S = 0.5, 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +29,10 @@ class ClientOptions:
     """How to reach the API server and how hard to press it.
 
     Attributes:
-        kubeconfig: Path; empty means KUBECONFIG, the pod's service account, or ~/.kube/config, in this order.
-        qps: Requests a second, on average; not positive means no limit.
-        burst: Requests that may go out at once.
-        deadline_s: Seconds after which a request has failed.
+        kubeconfig: Path; empty means $KUBECONFIG, else the pod's service account, else ~/.kube/config.
+        qps: Requests a second for each kind, on average; not positive means no limit.
+        burst: Requests for each kind that may go out at once.
+        deadline_s: Seconds after which a request has failed, the wait for its turn included.
         observe: Called for each answer with method, HTTP status (`<error>` if there was none) and host.
     """
 
@@ -74,10 +41,6 @@ class ClientOptions:
     burst: int = 300
     deadline_s: float = 30.0
     observe: Callable[[str, str, str], None] | None = None
-
-
-class CredentialsError(ValueError):
-    """There are no credentials, or they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,113 +56,88 @@ class Listed:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One request, ready to be sent."""
-
-    method: str
-    resource: Resource
-    namespace: str | None = None
-    name: str = ""
-    subresource: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
-    content: bytes | None = None
-    content_type: str = "application/json"
-    path: str = ""
-
-    @property
-    def writes(self) -> bool:
-        return self.method != "GET"
-
-    @property
-    def url(self) -> str:
-        parts = (self.resource.plural, quote(self.name, safe=""), self.subresource)
-        return "/".join(part for part in parts if part)
-
-    def __str__(self) -> str:
-        if self.path:
-            return f"{self.method} {self.path}"
-        kind = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
-        target = "/".join(part for part in (self.namespace, self.name) if part)
-        return f"{self.method} {kind} {target}".rstrip()
-
-
 class Client:
-    """Requests to one API server with one set of credentials.
+    """Requests to one API server with one source of credentials.
 
-    All methods raise `errors.ApiError`: a subclass of `StatusError` if the server said no, `NoAnswerError`
-    if it did not answer within the deadline.
+    All methods raise `errors.ApiError`: a subclass of `StatusError` if the server said no, `NoAnswerError` if
+    it did not answer within the deadline, `NotSentError` if it was not asked.
     """
 
-    def __init__(self, api: kr8s.asyncio.Api, options: ClientOptions) -> None:
-        self._api = api
+    def __init__(self, door: Door, options: ClientOptions) -> None:
+        """Sends nothing yet.
+
+        Args:
+            door: The way to the server.
+            options: How hard it may be pressed; its kubeconfig is not looked at.
+        """
+        self._door = door
         self._options = options
-        self._bucket = TokenBucket(options.qps, options.burst)
-        self._login_lock = anyio.Lock()
-        self._last_login_s = float("-inf")
-        self._sessions: list[Session] = []
-        self._certificate: tuple[bytes, ...] | None = None
-        self._host = str(api.auth.server).partition("://")[2]
-        self._may_write: Callable[[], bool] | None = None
+        limits = RateLimits(options.qps, options.burst)
+        self._sender = Sender(door, limits, deadline_s=options.deadline_s, observe=options.observe)
 
     @classmethod
     async def connect(cls, options: ClientOptions) -> "Client":
-        """Loads the credentials and says hello to the server, until it answers.
+        """Loads the credentials, then says hello to the server until it answers.
 
         Raises:
             CredentialsError: No usable credentials were found, or the kubeconfig is broken.
         """
-        if options.kubeconfig and not await anyio.Path(options.kubeconfig).is_file():
-            raise CredentialsError(f"kubeconfig {options.kubeconfig} does not exist")
-        delay_s = 0.5
-        while True:
-            try:
-                with anyio.fail_after(options.deadline_s), warnings.catch_warnings():
-                    # kr8s warns of each Kubernetes that is newer than itself; what we use is stable API.
-                    warnings.simplefilter("ignore")
-                    # Not kr8s.asyncio.api: clients of one kubeconfig would share, and break, a session.
-                    api = await kr8s.asyncio.Api(kubeconfig=options.kubeconfig or None, bypass_factory=True)
-                break
-            except (*_BROKEN, kr8s.ServerError, TimeoutError) as error:
-                logger.bind(error=_sentence(error)).warning("The API server cannot be used yet")
+        door = await Door.make(options.kubeconfig, options.deadline_s)
+        client = cls(door, options)
+        delay_s = _HELLO_S
+        try:
+            while not await client._hello():
                 await anyio.sleep(delay_s)
-                delay_s = min(delay_s * 2, 10.0)
-            except Exception as error:
-                # kr8s trips over a broken file in many ways: TypeError, IndexError, errors of YAML, ...
-                raise CredentialsError(f"the credentials cannot be loaded: {_sentence(error)}") from error
-        client = cls(api, options)
-        await client._use_credentials()
+                delay_s = min(delay_s * 2, _HELLO_MAX_S)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await client.close()
+            raise
         return client
+
+    async def _hello(self) -> bool:
+        """Whether an API server answers."""
+        try:
+            answer = await self.raw("/version")
+            problem = "" if isinstance(answer, dict) and "gitVersion" in answer else "this is no API server"
+        except errors.ApiError as error:
+            # Who may not even ask for the version may still have all that is needed.
+            problem = "" if isinstance(error, errors.ForbiddenError) and error.reason else error.message
+        if problem:
+            log = logger.bind(host=self.host, proxy=self._door.proxy, error=problem)
+            log.warning("The API server cannot be used yet")
+        return not problem
 
     async def close(self) -> None:
         """Closes the connections. Requests under way break."""
-        for session in self._sessions:
-            await session.aclose()
+        await self._door.aclose()
 
     @property
     def host(self) -> str:
         """The server's address, as in the kubeconfig, without the scheme."""
-        return self._host
+        return self._door.host
 
-    def fence(self, may_write: Callable[[], bool]) -> None:
-        """From now on asks `may_write` before each write; on False the write is refused, unsent."""
-        self._may_write = may_write
+    def fence(self, lease_left_s: Callable[[], float]) -> None:
+        """From now on no write is sent, or left to the server, for longer than the leader's lease lasts.
+
+        Args:
+            lease_left_s: Seconds for which no other process can lead; asked before each write.
+        """
+        self._sender.lease_left_s = lease_left_s
+
+    def for_lease(self, deadline_s: float) -> "Client":
+        """A client for the lease itself, by the same door: no fence, no rate limit, a deadline of its own."""
+        return Client(self._door, replace(self._options, qps=0.0, deadline_s=deadline_s))
 
     async def get(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        subresource: str = "",
-        urgent: bool = False,
+        self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str = ""
     ) -> Object:
-        """Reads one object, live; `urgent` as in `update`."""
-        return await self._request(_Call("GET", resource, namespace, name, subresource), urgent=urgent)
+        """Reads one object, live."""
+        return await self._request(Call("GET", resource, namespace, name, subresource).checked())
 
     async def list_page(self, resource: Resource, params: Mapping[str, str]) -> Object:
         """Reads one page of a list over all namespaces; `params` are the API's own query parameters."""
-        return await self._request(_Call("GET", resource, params=params))
+        return await self._request(Call("GET", resource, params=params))
 
     async def list_all(
         self,
@@ -209,7 +147,7 @@ class Client:
         keep: Callable[[Object], Object | None] = lambda item: item,
         page_size: int = 500,
         on_page: Callable[[], None] = lambda: None,
-    ) -> "Listed":
+    ) -> Listed:
         """Lists a kind over all namespaces, page by page.
 
         Args:
@@ -243,7 +181,6 @@ class Client:
         *,
         name: str = "",
         subresource: str = "",
-        urgent: bool = False,
     ) -> Object:
         """Creates an object, or with `name` and `subresource` posts to that, e.g. `binding`.
 
@@ -253,24 +190,14 @@ class Client:
             namespace: Its namespace.
             name: Only with `subresource`: the object that it belongs to.
             subresource: Where to post to.
-            urgent: As in `update`.
         """
-        call = _Call("POST", resource, namespace, name, subresource, content=orjson.dumps(body))
-        return await self._request(call, urgent=urgent)
+        call = Call("POST", resource, namespace, name, subresource, content=orjson.dumps(body))
+        return await self._request(call.checked(named=bool(subresource)))
 
-    async def update(
-        self, resource: Resource, body: Object, namespace: str | None = None, *, urgent: bool = False
-    ) -> Object:
-        """Replaces an object; the resourceVersion in `body` must still be the server's.
-
-        Args:
-            resource: The kind.
-            body: The whole object.
-            namespace: Its namespace.
-            urgent: Ahead of the rate limit, and even without the lease: only for the lease itself.
-        """
-        call = _Call("PUT", resource, namespace, body["metadata"]["name"], content=orjson.dumps(body))
-        return await self._request(call, urgent=urgent)
+    async def update(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
+        """Replaces an object; the resourceVersion in `body` must still be the server's."""
+        call = Call("PUT", resource, namespace, body["metadata"]["name"], content=orjson.dumps(body))
+        return await self._request(call.checked())
 
     async def patch(
         self,
@@ -283,7 +210,7 @@ class Client:
         how: Patch = Patch.MERGE,
     ) -> Object:
         """Changes part of an object and returns the whole."""
-        call = _Call(
+        call = Call(
             "PATCH",
             resource,
             namespace,
@@ -292,7 +219,7 @@ class Client:
             content=orjson.dumps(body),
             content_type=how.value,
         )
-        return await self._request(call)
+        return await self._request(call.checked())
 
     async def delete(
         self,
@@ -307,11 +234,11 @@ class Client:
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         if grace_period_s is not None:
             body["gracePeriodSeconds"] = grace_period_s
-        await self._request(_Call("DELETE", resource, namespace, name, content=orjson.dumps(body)))
+        await self._request(Call("DELETE", resource, namespace, name, content=orjson.dumps(body)).checked())
 
     async def raw(self, path: str) -> Object:
         """Reads a path that belongs to no kind, e.g. `/version`."""
-        return await self._request(_Call("GET", Resource("", ""), path=path))
+        return await self._request(Call("GET", Resource("", ""), path=path))
 
     async def watch(
         self,
@@ -335,170 +262,13 @@ class Client:
             errors.NoAnswerError: The stream broke, or was silent for `idle_s`.
             errors.StatusError: The server refused the watch.
         """
-        call = _Call("GET", resource, params={**params, "watch": "true"})
-        async with AsyncExitStack() as stack:
-            response = await self._answer(call, stack, stream=True)
-            on_open()
-            rest = b""
-            chunks = response.chunks()
-            while True:
-                try:
-                    with anyio.fail_after(idle_s):
-                        chunk = await anext(chunks, None)
-                except (*_BROKEN, TimeoutError) as error:
-                    raise errors.NoAnswerError(str(call), _sentence(error)) from error
-                if chunk is None:
-                    return
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    on_line(line)
+        call = Call("GET", resource, params={**params, "watch": "true"})
+        await self._sender.follow(call, on_line, idle_s=idle_s, on_open=on_open)
 
-    async def _request(self, call: _Call, *, urgent: bool = False) -> Object:
-        wait_s = 0.0 if urgent else self._bucket.reserve()
-        if wait_s > 0:
-            await anyio.sleep(wait_s)
-        async with AsyncExitStack() as stack:
-            response = await self._answer(call, stack, urgent=urgent)
-            try:
-                answer: Object = orjson.loads(response.content)
-            except orjson.JSONDecodeError as error:
-                raise errors.NoAnswerError(str(call), f"the answer is no JSON: {error}") from error
-            return answer
-
-    async def _answer(
-        self, call: _Call, stack: AsyncExitStack, *, stream: bool = False, urgent: bool = False
-    ) -> Response:
-        """Sends until there is an answer: once more after a new login, again when told to wait."""
-        refused: errors.StatusError | None = None
-        trusted_anew = False
+    async def _request(self, call: Call) -> Object:
+        response = await self._sender.request(call)
         try:
-            with anyio.fail_after(self._options.deadline_s):
-                while True:
-                    if call.writes and not urgent and self._may_write is not None and not self._may_write():
-                        text = "this process does not hold the leader's lease"
-                        raise errors.FencedError(str(call), text)
-                    sent_s = anyio.current_time()
-                    try:
-                        response = await stack.enter_async_context(self._send(call, stream=stream))
-                    except CertificateError:
-                        if trusted_anew:
-                            raise
-                        trusted_anew = True  # the authority may have been changed, and its file with it
-                        await self._log_in(since_s=sent_s)
-                        continue
-                    self._observe(call.method, str(response.status_code))
-                    if response.status_code < 400:
-                        return response
-                    previous, refused = refused, await _error(call, response)
-                    match refused:
-                        case errors.UnauthorizedError() if previous is None:
-                            await self._log_in(since_s=sent_s)
-                        case errors.TooManyRequestsError():
-                            await anyio.sleep(refused.retry_after_s or _RETRY_AFTER_S)
-                        case errors.ForbiddenError() if not await self._ready():
-                            # While it starts, the server knows no roles yet and forbids everything.
-                            raise errors.NoAnswerError(str(call), f"not ready yet: {refused.message}")
-                        case _:
-                            raise refused
-        except TimeoutError as error:
-            if isinstance(refused, errors.TooManyRequestsError):
-                raise refused from error
-            self._observe(call.method, "<error>")
-            text = f"no answer within {self._options.deadline_s:g} s"
-            raise errors.NoAnswerError(str(call), text) from error
-        except _BROKEN as error:
-            self._observe(call.method, "<error>")
-            raise errors.NoAnswerError(str(call), _sentence(error)) from error
-
-    def _send(self, call: _Call, *, stream: bool) -> AbstractAsyncContextManager[Response]:
-        arguments: dict[str, Any] = {"params": dict(call.params)}
-        if not stream:
-            # Told to the server too, so that it drops a write which we have given up.
-            arguments["params"]["timeout"] = f"{max(1, int(self._options.deadline_s) - 1)}s"
-        if call.content is not None:
-            arguments["content"] = call.content
-            arguments["headers"] = {"content-type": call.content_type}
-        sent: Any = self._api.call_api(
-            method=call.method,
-            version=call.resource.version,
-            # kr8s always adds a slash, which some paths do not allow: it goes into an empty query.
-            base=f"{call.path}?" if call.path else "",
-            namespace=call.namespace,
-            url=call.url,
-            raise_for_status=False,
-            stream=stream,
-            **arguments,
-        )
-        opened: AbstractAsyncContextManager[Response] = sent
-        return opened
-
-    async def _ready(self) -> bool:
-        """Whether the server says of itself that it is ready; asked only when it forbids something."""
-        try:
-            async with self._send(_Call("GET", Resource("", ""), path="/readyz"), stream=False) as response:
-                return response.status_code == 200
-        except _BROKEN:
-            return False
-
-    async def _log_in(self, *, since_s: float) -> None:
-        """Loads the credentials again, unless that was done since `since_s` or a moment ago."""
-        async with self._login_lock:
-            if self._last_login_s > min(since_s, anyio.current_time() - _RELOGIN_INTERVAL_S):
-                return
-            logger.info("The API server no longer accepts the credentials: loading them again")
-            try:
-                await self._api.auth.reauthenticate()
-                await self._use_credentials()
-            except Exception as error:  # noqa: BLE001 -- kr8s trips over a broken file in many ways
-                logger.bind(error=_sentence(error)).error("The credentials could not be loaded")
-            finally:
-                self._last_login_s = anyio.current_time()
-
-    async def _use_credentials(self) -> None:
-        """Puts the loaded credentials to use without breaking a request that is under way.
-
-        A new token goes into the session's headers. Only a new client certificate needs a new session; the
-        old one keeps serving its streams and is closed at the end.
-        """
-        auth = self._api.auth
-        files = [auth.client_cert_file, auth.client_key_file, auth.server_ca_file]
-        certificate = tuple([await anyio.Path(file).read_bytes() for file in files if file])
-        if certificate != self._certificate:
-            self._certificate = certificate
-            context = await auth.ssl_context()  # type: ignore[no-untyped-call]
-            session = Session(str(auth.server), context, auth.proxy)
-            previous = self._api._session
-            self._api._session = session  # type: ignore[assignment]
-            if not self._sessions and previous is not None:
-                await previous.aclose()
-            self._sessions.append(session)
-        if auth.token:
-            self._sessions[-1].token = auth.token
-
-    def _observe(self, method: str, code: str) -> None:
-        if self._options.observe is not None:
-            self._options.observe(method, code, self.host)
-
-
-async def _error(call: _Call, response: Response) -> errors.StatusError:
-    """Reads an answer of 400 or more."""
-    text = (await response.aread()).decode(errors="replace")
-    try:
-        body = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        body = None
-    header = response.headers.get("retry-after", "")
-    return errors.from_status(
-        str(call),
-        response.status_code,
-        body if isinstance(body, dict) else {},
-        text,
-        float(header) if header.isdecimal() else None,
-    )
-
-
-def _sentence(error: BaseException) -> str:
-    # kr8s and httpx call much a time-out that is none; aiohttp, beneath, says what it was.
-    while isinstance(error, kr8s.APITimeoutError | httpx.TransportError) and error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+            answer: Object = orjson.loads(response.content)
+        except orjson.JSONDecodeError as error:
+            raise errors.NoAnswerError(str(call), f"the answer is no JSON: {error}") from error
+        return answer

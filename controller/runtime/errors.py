@@ -1,7 +1,8 @@
 """What can go wrong with a request to the API server, as exceptions that callers tell apart by class.
 
-Two branches: `StatusError` (the server answered, with a metav1.Status) and `NoAnswerError` (it did not, so
-that nobody knows whether a write was applied). Only `client.py` raises them.
+Three branches: `StatusError` (the server answered, with a metav1.Status), `NoAnswerError` (it did not, so
+that nobody knows whether a write was applied) and `NotSentError` (it was never asked). Only the client and
+those who read the lines of its watches raise them.
 """
 
 from collections.abc import Mapping
@@ -39,10 +40,14 @@ class NoAnswerError(ApiError):
     transient = True
 
 
-class FencedError(ApiError):
-    """The write was never sent: this process no longer holds the leader's lease."""
+class NotSentError(ApiError):
+    """The request was never sent: its turn in the rate limit would have come after its deadline."""
 
     transient = True
+
+
+class FencedError(NotSentError):
+    """The write was never sent: this process no longer holds the leader's lease."""
 
 
 class StatusError(ApiError):
@@ -99,6 +104,10 @@ class NotFoundError(StatusError):
     status = 404
 
 
+class ImpossibleNameError(NotFoundError):
+    """No object can have this name, so that nothing was sent: in a path it would name something else."""
+
+
 class ConflictError(StatusError):
     """409: the object changed meanwhile, exists already, or does not allow this now."""
 
@@ -107,6 +116,15 @@ class ConflictError(StatusError):
 
 class AlreadyExistsError(ConflictError):
     """409 to a create: an object of that name exists."""
+
+
+class QuotaConflictError(StatusError):
+    """409 to a write that met a ResourceQuota which another write was changing; it was not carried out.
+
+    Not a `ConflictError`: the object itself is in nobody's way.
+    """
+
+    transient = True
 
 
 class GoneError(StatusError):
@@ -169,8 +187,12 @@ def from_status(
     """
     reason = str(body.get("reason") or "")
     message = str(body.get("message") or text.strip() or f"the API server answered {code}")
+    details = body.get("details")
+    kind = details.get("kind") if isinstance(details, Mapping) else None
     if code == 409 and reason == "AlreadyExists":
         cls: type[StatusError] = AlreadyExistsError
+    elif code == 409 and kind == "resourcequotas":
+        cls = QuotaConflictError
     else:
         cls = _BY_STATUS.get(code, ServerError if code >= 500 else StatusError)
     return cls(request, message, code=code, reason=reason, body=body, retry_after_s=retry_after_s)

@@ -1,7 +1,8 @@
 """Leader election on a coordination.k8s.io Lease: of several processes, one works.
 
 Invariant: `held` is False before any other process can take the lease over, by this machine's own clock, so
-that a process which was stopped for a while notices before it writes.
+that a process which was stopped for a while notices before it writes; and `left_s` says for how long no
+other can. A renewal is one request, for as long as nobody else writes the lease.
 """
 
 import time
@@ -67,7 +68,8 @@ class Lease:
             clock: Seconds that never stand still.
             observe: Told whether the lease is held, after each try.
         """
-        self._client = client
+        # A third of what there is: a try that gets no answer leaves time for another.
+        self._client = client.for_lease(options.renew_deadline_s / 3)
         self._options = options
         self._clock = clock
         self._observe = observe
@@ -83,6 +85,11 @@ class Lease:
     def acquired_version(self) -> str:
         """The resourceVersion at which this process took the lease: no other leader wrote anything after."""
         return self._acquired_version
+
+    def left_s(self) -> float:
+        """Seconds from now in which no other process can lead; 0 if this one may not write."""
+        # The others read whole seconds.
+        return self._renewed_s + int(self._options.duration_s) - self._clock() if self.held() else 0.0
 
     async def acquire(self) -> None:
         """Waits until this process holds the lease."""
@@ -130,7 +137,7 @@ class Lease:
         asked_s = self._clock()
         try:
             with anyio.fail_after(self._options.renew_deadline_s / 2):
-                taken = await self._take()
+                taken = await self._renew() or await self._take()
         except errors.ConflictError:
             return False
         except (errors.ApiError, TimeoutError) as error:
@@ -140,16 +147,28 @@ class Lease:
             self._renewed_s = asked_s
         return taken
 
+    async def _renew(self) -> bool:
+        """Writes the lease as we left it; False if somebody else wrote it since, or it was never ours."""
+        mine = self._object
+        if mine is None or not self.held():
+            return False
+        try:
+            await self._write({**mine, "spec": {**mine["spec"], **self._spec(_now())}})
+        except (errors.ConflictError, errors.NotFoundError):
+            self._object = None
+            return False
+        return True
+
     async def _take(self) -> bool:
         options = self._options
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = _now()
         try:
-            found = await self._client.get(LEASES, options.name, options.namespace, urgent=True)
+            found = await self._client.get(LEASES, options.name, options.namespace)
         except errors.NotFoundError:
             spec = {**self._spec(now), "acquireTime": now, "leaseTransitions": 0}
             metadata = {"name": options.name, "namespace": options.namespace}
             body: Object = {"apiVersion": LEASES.version, "kind": "Lease", "metadata": metadata, "spec": spec}
-            self._object = await self._client.create(LEASES, body, options.namespace, urgent=True)
+            self._object = await self._client.create(LEASES, body, options.namespace)
             return True
         spec = found.get("spec") or {}
         holder = spec.get("holderIdentity")
@@ -167,7 +186,7 @@ class Lease:
         return True
 
     async def _write(self, lease: Object) -> None:
-        self._object = await self._client.update(LEASES, lease, self._options.namespace, urgent=True)
+        self._object = await self._client.update(LEASES, lease, self._options.namespace)
 
     def _spec(self, now: str) -> Object:
         duration_s = int(self._options.duration_s)
@@ -184,3 +203,7 @@ class Lease:
             self._seen = (record, self._clock())
         duration_s = float(spec.get("leaseDurationSeconds") or self._options.duration_s)
         return self._clock() > self._seen[1] + duration_s
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,18 +1,28 @@
 """What kr8s sends through: aiohttp, at a quarter of the CPU that kr8s' own httpx takes for a request.
 
-kr8s asks little of its session: `request`, `stream`, `is_closed` and `aclose`. Called by `client.py` only.
+kr8s asks little of its session: `request`, `stream`, `is_closed` and `aclose`. Made by `door.py` only.
 """
 
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
 from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import anyio
 from yarl import URL
 
+from controller.runtime.kubeconfig import CredentialsError
+from controller.runtime.proxies import proxy_for
+
 _KEEP_ALIVE_S = 60.0
+_UNACKNOWLEDGED_S = 5.0
+_TLS_BUFFER = 32 * 1024
+_NO_LIMIT = aiohttp.ClientTimeout(total=None)
 
 
 class CertificateError(Exception):
@@ -61,31 +71,50 @@ class Session:
     Attributes:
         token: The bearer token of the next requests, or None.
         is_closed: As kr8s asks.
+        proxy: URL of the proxy that it goes by, or None.
+        made_s: When it was made, by the monotonic clock.
     """
 
-    def __init__(self, server: str, context: ssl.SSLContext | bool, proxy: str | None) -> None:
+    def __init__(self, server: str, tls: ssl.SSLContext | bool, proxy: str | None) -> None:
         """Opens no connection yet.
 
         Args:
             server: URL, perhaps with a path.
-            context: For https; True for the system's trust.
+            tls: For https; True for the system's trust.
             proxy: URL of the proxy that the kubeconfig names; None: as the environment says.
+
+        Raises:
+            CredentialsError: The proxy is of a kind that we cannot speak to.
         """
         self.token: str | None = None
         self.is_closed = False
+        self.made_s = monotonic()
         self._server = server.rstrip("/")
-        self._proxy = proxy or _proxy_of_environment(self._server)
+        self.proxy = proxy or proxy_for(self._server, os.environ)
+        if self.proxy is not None and urlsplit(self.proxy).scheme not in ("http", "https"):
+            raise CredentialsError(
+                f"a proxy is reached by http or https, not by {urlsplit(self.proxy).scheme}"
+            )
+        self._under_way = 0
+        self._retired = False
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            connector=_Connector(ssl=tls, limit=0, keepalive_timeout=_KEEP_ALIVE_S, socket_factory=_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "kai-binder", "Accept": "application/json", "Accept-Encoding": "identity"},
-            timeout=aiohttp.ClientTimeout(total=None),  # each request has a deadline of its own
+            timeout=_NO_LIMIT,  # each request has a deadline of its own
         )
+        # aiohttp would send a PUT or DELETE again, unasked, when an old connection turns out to be closed.
+        self._http._retry_connection = False
 
     async def aclose(self) -> None:
         """Closes the connections; requests under way break."""
         self.is_closed = True
         await self._http.close()
+
+    async def retire(self) -> None:
+        """Closes it once nothing is under way any more; kr8s must not send by it from here on."""
+        self._retired = True
+        await self._close_if_done()
 
     async def request(
         self,
@@ -98,12 +127,16 @@ class Session:
         extensions: Mapping[str, str] | None = None,
     ) -> Response:
         """Sends a request and reads the answer; the names are httpx's."""
-        sent = self._send(method, url, params, content, headers, extensions)
+        self._under_way += 1
         try:
-            async with sent as answer:
+            async with self._send(method, url, params, content, headers, extensions) as answer:
                 return Response(answer, await answer.read())
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
+        finally:
+            self._under_way -= 1
+            if self._retired:
+                await self._close_if_done()
 
     @asynccontextmanager
     async def stream(
@@ -115,11 +148,21 @@ class Session:
         extensions: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Response]:
         """Sends a request whose answer is read as it comes."""
+        self._under_way += 1
         try:
             async with self._send(method, url, params, None, None, extensions) as answer:
                 yield Response(answer, b"")
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
+        finally:
+            self._under_way -= 1
+            if self._retired:
+                await self._close_if_done()
+
+    async def _close_if_done(self) -> None:
+        if not self._under_way and not self.is_closed:
+            with anyio.CancelScope(shield=True):  # nothing to wait for: what is idle is cut off
+                await self.aclose()
 
     def _send(
         self,
@@ -139,13 +182,30 @@ class Session:
             URL(f"{self._server}{url}{separator}{urlencode(params)}", encoded=True),
             data=content,
             headers=sent,
-            proxy=self._proxy,
+            proxy=self.proxy,
             server_hostname=(extensions or {}).get("sni_hostname"),
         )
 
 
-def _proxy_of_environment(server: str) -> str | None:
-    parts = urlsplit(server)
-    if parts.hostname is None or proxy_bypass(parts.hostname):
-        return None
-    return getproxies().get(parts.scheme)
+class _Connector(aiohttp.TCPConnector):
+    """Connections that hold a TLS buffer of 32 KiB instead of 256: a watch costs a quarter of the memory."""
+
+    async def _create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- aiohttp's own
+        protocol = await super()._create_connection(*args, **kwargs)
+        tls: Any = getattr(protocol.transport, "_ssl_protocol", None)
+        if hasattr(tls, "_ssl_buffer_view"):
+            tls.max_size = _TLS_BUFFER
+            tls._ssl_buffer = bytearray(_TLS_BUFFER)
+            tls._ssl_buffer_view = memoryview(tls._ssl_buffer)
+        return protocol
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket on which an end that vanished without a word is noticed."""
+    made = socket.socket(family=address[0], type=address[1], proto=address[2])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(_UNACKNOWLEDGED_S * 1000))
+    return made

@@ -19,10 +19,11 @@ def test_the_runtime_imports_nothing_else_of_ours() -> None:
     assert imported <= modules
 
 
-def test_only_the_client_knows_kr8s() -> None:
+def test_only_the_door_and_its_credentials_know_kr8s() -> None:
     graph = grimp.build_graph("controller", include_external_packages=True, cache_dir=None)
-    for package in ("kr8s", "httpx"):
-        assert graph.find_modules_that_directly_import(package) == {"controller.runtime.client"}
+    known = {"controller.runtime.credentials", "controller.runtime.door"}
+    assert graph.find_modules_that_directly_import("kr8s") == known
+    assert "httpx" not in graph.modules
 
 
 @pytest.mark.parametrize("path", sorted(RUNTIME.glob("*.py")), ids=lambda path: path.name)

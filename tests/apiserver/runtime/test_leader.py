@@ -50,6 +50,54 @@ async def test_the_first_takes_it_and_writes_down_who_it_is(make: Make, found: C
     assert spec["acquireTime"] <= spec["renewTime"]
 
 
+async def test_a_renewal_is_one_request(make: Make, proxy: Proxy, background: Background) -> None:
+    """F-44: of the kind; each renewal read the lease first."""
+    lease = make("first")
+    await lease.acquire()
+    asked = proxy.count("GET", "leases")
+    background(lease.hold())
+    await eventually(lambda: proxy.count("PUT", "leases") >= 4)
+    assert proxy.count("GET", "leases") == asked
+    assert lease.held()
+
+
+async def test_a_renewal_survives_that_another_touched_the_lease(
+    make: Make, proxy: Proxy, background: Background, control_plane: ControlPlane, namespace: str
+) -> None:
+    lease = make("first")
+    await lease.acquire()
+    holding = background(lease.hold())
+    path = f"/apis/{LEASES.version}/namespaces/{namespace}/leases/test"
+    for number in range(3):
+        delta = {"metadata": {"annotations": {"n": str(number)}}}
+        control_plane.request("PATCH", path, delta, "application/merge-patch+json")
+        await anyio.sleep(0.5)
+        assert lease.held()
+    assert not holding.done()
+    assert sum(call.status == 409 for call in proxy.calls) >= 2
+
+
+async def test_what_is_left_of_the_lease(make: Make) -> None:
+    """F-36: as long as no other process can lead, and nothing once this one may not write."""
+    now_s = 1000.0
+    lease = make("first", clock=lambda: now_s)
+    assert lease.left_s() == 0
+    await lease.acquire()
+    assert lease.left_s() == pytest.approx(2.0)
+    now_s += 1.1
+    assert lease.left_s() == pytest.approx(0.9)
+    now_s += 0.2
+    assert lease.left_s() == 0
+
+
+async def test_the_server_drops_a_renewal_that_was_given_up(make: Make, proxy: Proxy) -> None:
+    """F-36: of the kind; it was told 29 s for a lease that lasts 2 s."""
+    await make("first").acquire()
+    told = [float(call.query["timeout"].removesuffix("s")) for call in proxy.calls if "leases" in call.path]
+    assert told
+    assert max(told) <= 0.4
+
+
 async def test_the_second_waits_as_long_as_the_first_renews(make: Make, background: Background) -> None:
     first, second = make("first"), make("second")
     await first.acquire()

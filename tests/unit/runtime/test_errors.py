@@ -34,6 +34,23 @@ def test_each_status_has_its_class(code: int, reason: str, cls: type[errors.Stat
     assert error.request == "GET pods a"
 
 
+def test_a_quota_that_is_being_changed_is_no_conflict_of_the_object() -> None:
+    """F-23: it was taken for one, and failed for good."""
+    body = {"reason": "Conflict", "details": {"name": "q", "kind": "resourcequotas"}, "message": "m"}
+    error = errors.from_status("POST pods a", 409, body, "")
+    assert type(error) is errors.QuotaConflictError
+    assert not isinstance(error, errors.ConflictError)
+    assert (error.transient, error.unclear) == (True, False)
+    taken = {**body, "reason": "AlreadyExists"}
+    assert type(errors.from_status("POST resourcequotas q", 409, taken, "")) is errors.AlreadyExistsError
+
+
+@pytest.mark.parametrize("details", [None, [], "resourcequotas", {}, {"kind": "pods"}, {"kind": ["x"]}])
+def test_other_details_leave_a_conflict_a_conflict(details: object) -> None:
+    error = errors.from_status("POST pods a", 409, {"reason": "Conflict", "details": details}, "")
+    assert type(error) is errors.ConflictError
+
+
 def test_a_name_that_is_taken_is_also_a_conflict() -> None:
     assert issubclass(errors.AlreadyExistsError, errors.ConflictError)
 
