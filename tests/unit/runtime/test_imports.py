@@ -42,7 +42,7 @@ FRUGAL = """
 import sys
 from controller.runtime.imports import frugal_imports
 with frugal_imports(): import controller.app"""
-UNUSED = ("box", "cryptography", "httpx_ws", "jsonpath", "yaml", "wsproto")
+UNUSED = ("box", "cryptography", "httpx", "httpx_ws", "jsonpath", "yaml", "wsproto")
 
 
 def run(code: str) -> list[str]:

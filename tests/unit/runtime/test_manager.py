@@ -29,14 +29,11 @@ class Leases(Server):
         super().__init__()
         self._lease: Object | None = None
 
+    def for_lease(self, deadline_s: float) -> "Leases":
+        return self
+
     async def get(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        subresource: str = "",
-        urgent: bool = False,
+        self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str = ""
     ) -> Object:
         if self._lease is None:
             raise errors.from_status("GET leases", 404, {}, "no such lease")
@@ -50,14 +47,11 @@ class Leases(Server):
         *,
         name: str = "",
         subresource: str = "",
-        urgent: bool = False,
     ) -> Object:
         self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
         return self._lease
 
-    async def update(
-        self, resource: Resource, body: Object, namespace: str | None = None, *, urgent: bool = False
-    ) -> Object:
+    async def update(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
         self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
         return self._lease
 
