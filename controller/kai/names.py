@@ -16,6 +16,7 @@ CSI_CAPACITIES = Resource("storage.k8s.io/v1", "csistoragecapacities")
 
 RECEIVED_RESOURCE_TYPE = "received-resource-type"
 NUMA_PLACEMENT = "kai.scheduler/numa-placement-predicted"
+NUMA_MEMORY_GROUPS = "kai.scheduler/numa-memory-groups-predicted"
 FRACTION = "Fraction"
 """The receivedResourceType of a shared GPU; `Regular`, `MigInstance` and empty need nothing of us."""
 

@@ -69,12 +69,12 @@ def groups_of_request(item: Object) -> frozenset[str]:
     spec = item.get("spec")
     if not isinstance(spec, dict) or spec.get("receivedResourceType") != FRACTION:
         return frozenset()
-    groups = spec.get("selectedGPUGroups")
-    return (
-        frozenset(group for group in groups if isinstance(group, str))
-        if isinstance(groups, list)
-        else frozenset()
-    )
+    newer, older = spec.get("selectedFractionalGpuGroups"), spec.get("selectedGPUGroups")
+    if isinstance(newer, list) and newer:
+        groups = [group.get("id") for group in newer if isinstance(group, dict)]
+    else:
+        groups = older if isinstance(older, list) else []
+    return frozenset(group for group in groups if isinstance(group, str) and group)
 
 
 def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str] | Failed:
