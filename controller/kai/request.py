@@ -114,7 +114,7 @@ class BindRequest:
         resource_type: `Regular`, `Fraction`, `MigInstance` or empty.
         gpu_portion: Share of each GPU, a decimal number as text; None if absent.
         gpu_groups: One name for each shared GPU, of the newer field if it has any, else of the older (N-5).
-        compute_modes: How the pods of each group share its compute units, in the order of the groups; empty if
+        compute_modes: How the pods of each group share its compute units, in the order of the groups; none if
             the request does not say, as before KAI v0.18.
         compute_portion: Share of each GPU's compute power, a decimal number as text; None if absent.
         backoff_limit: Attempts that may fail; None means one.
