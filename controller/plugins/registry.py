@@ -18,10 +18,17 @@ from controller.plugins.base import Plugin
 from controller.plugins.claims.plugin import DynamicResources
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import GPUMemoryLimit
+from controller.plugins.nvfractions import NvFractions
 from controller.plugins.volumes.plugin import VolumeBinding
 
 ENTRY_POINT_GROUP = "kai_binder.plugins"
-BUILT_IN: tuple[type[Plugin], ...] = (VolumeBinding, DynamicResources, GPUSharing, GPUMemoryLimit)
+BUILT_IN: tuple[type[Plugin], ...] = (
+    VolumeBinding,
+    DynamicResources,
+    GPUSharing,
+    NvFractions,
+    GPUMemoryLimit,
+)
 
 FailurePolicy = Literal["Fail", "Ignore"]
 
