@@ -4,6 +4,8 @@ They are an interface to the component that divides GPUs on the node: `nvidia.co
 The webhook writes some, the binder others, people perhaps any.
 """
 
+from collections.abc import Mapping
+
 from controller.kai.names import CONTAINER_NAME
 from controller.kai.outcome import Failed
 from controller.kai.pods import full_name
@@ -24,6 +26,18 @@ _PORTION_LIMIT = "kai.scheduler/container.{}.gpu-memory.portion.limit"
 _CDI = "nvidia.cdi.k8s.io/container.{}"
 
 
+_LONGEST_NAME = 63 - len(f"container..{MEMORY_REQUEST}")
+"""What stands behind the slash of an annotation has at most 63 characters."""
+
+
+def problem_of_name(container: str) -> str | None:
+    """Why no annotation can speak of a container of this name, if none can."""
+    if len(container) <= _LONGEST_NAME:
+        return None
+    limit = f"more than the {_LONGEST_NAME} characters that annotations allow"
+    return f"the name of container {container} has {limit}"
+
+
 def key(container: str, ending: str) -> str:
     """The annotation of a container's share with this ending."""
     return f"{_PREFIX}{container}.{ending}"
@@ -32,6 +46,27 @@ def key(container: str, ending: str) -> str:
 def portion_limit_key(container: str) -> str:
     """The annotation with the share of a GPU's memory that a container may use at most."""
     return _PORTION_LIMIT.format(container)
+
+
+def said(pod: Object, container: str, ending: str) -> str | None:
+    """What the pod's annotation of a container's share with this ending says."""
+    return _annotations(pod).get(key(container, ending))
+
+
+def portion_limit(pod: Object, container: str) -> str | None:
+    """What the pod says of the share of a GPU's memory that a container may use at most."""
+    return _annotations(pod).get(portion_limit_key(container))
+
+
+def is_of_share(name: str) -> bool:
+    """Whether an annotation of this name may say something of a container's share."""
+    return name.startswith((_PREFIX, _PORTION_LIMIT.partition("{}")[0]))
+
+
+def asks_for_share(annotations: Mapping[str, str]) -> bool:
+    """Whether annotations ask for memory of a GPU, for one container (N-72)."""
+    ends = (f".{MEMORY_REQUEST}", f".{MEMORY_LIMIT}")
+    return any(name.startswith(_PREFIX) and name.endswith(ends) for name in annotations)
 
 
 def cdi_key(container: str) -> str:
@@ -45,7 +80,7 @@ def named_container(pod: Object) -> str | Failed | None:
     It fails if a key makes no sense, or two containers are named, or another one than
     `gpu-fraction-container-name` says.
     """
-    annotations: Object = pod["metadata"].get("annotations") or {}
+    annotations = _annotations(pod)
     names: list[str] = []
     for found in sorted(name for name in annotations if name.startswith(_PREFIX)):
         name = _container_in(found)
@@ -62,6 +97,10 @@ def named_container(pod: Object) -> str | Failed | None:
         text = f"annotations {_PREFIX}… are for container {names[0]}, but {CONTAINER_NAME} says {wanted!r}"
         return _misconfigured(pod, text)
     return names[0] if names else None
+
+
+def _annotations(pod: Object) -> Mapping[str, str]:
+    return pod["metadata"].get("annotations") or {}
 
 
 def _container_in(found: str) -> str:

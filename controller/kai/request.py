@@ -151,6 +151,7 @@ class BindRequest:
         """Namespace and name of its pod, for messages."""
         return f"{self.namespace}/{self.pod_name}"
 
+    @property
     def names_compute_modes(self) -> bool:
         """Whether a scheduler that knows compute sharing modes wrote it, as KAI's does since v0.18."""
         return bool(self.compute_modes)

@@ -6,11 +6,12 @@ already, put there by the webhook or by its author, stays.
 
 from collections.abc import Iterable
 
-from controller.kai.fractions import MEMORY_REQUEST, key
+from controller.kai.fractions import MEMORY_REQUEST, key, problem_of_name, said
 from controller.kai.memory import card_of, share_of
 from controller.kai.outcome import Failed
-from controller.kai.pods import annotation
+from controller.kai.pods import full_name
 from controller.kai.quantity import mebibytes
+from controller.kai.reasons import Reason
 from controller.plugins.base import BindContext
 
 _CDI_PREFIX = "k8s.device-plugin.nvidia.com/gpu="
@@ -28,8 +29,11 @@ def device_names(gpu_ids: Iterable[str], *, cdi: bool) -> str:
 
 def memory_request(context: BindContext, container: str) -> dict[str, str] | Failed:
     """The memory of each GPU that a container was granted, unless the pod says it already (N-43)."""
+    problem = problem_of_name(container)
+    if problem is not None:
+        return Failed(Reason.INVALID_GPU_CONFIG, f"pod {full_name(context.pod)}: {problem}", retry=False)
     name = key(container, MEMORY_REQUEST)
-    if annotation(context.pod, name) is not None:
+    if said(context.pod, container, MEMORY_REQUEST) is not None:
         return {}
     card = card_of(context.node)
     share = card if isinstance(card, Failed) else share_of(context.request, context.pod, card)

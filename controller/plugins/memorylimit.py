@@ -158,4 +158,8 @@ def limit_of(context: BindContext, fallback_mib: int | None) -> Limit | Failed:
 
 def _ignored(pod: Object) -> tuple[str, ...]:
     """Annotations that ask for another limit than what was granted; only nvfractions goes by them (N-59)."""
-    return tuple(name for name in (GPU_MEMORY_LIMIT, GPU_FRACTION_LIMIT) if annotation(pod, name) is not None)
+    asked = {
+        GPU_MEMORY_LIMIT: annotation(pod, GPU_MEMORY_LIMIT),
+        GPU_FRACTION_LIMIT: annotation(pod, GPU_FRACTION_LIMIT),
+    }
+    return tuple(name for name, value in asked.items() if value is not None)

@@ -18,10 +18,12 @@ from controller.kai.fractions import (
     MEMORY_LIMIT,
     MEMORY_REQUEST,
     key,
+    portion_limit,
     portion_limit_key,
+    said,
 )
 from controller.kai.memory import card_of, portion_mib
-from controller.kai.pods import annotation, full_name
+from controller.kai.pods import full_name
 from controller.kai.quantity import mebibytes, quantity
 from controller.kai.reasons import Reason
 from controller.kai.sharing import container_of, shown
@@ -92,8 +94,8 @@ class NvFractions(Plugin):
 def _memory_limit(context: BindContext, container: str) -> dict[str, str] | Failed:
     """The memory that a container may use at most, where its pod says so as a portion of a card (N-53)."""
     source, name = portion_limit_key(container), key(container, MEMORY_LIMIT)
-    text = annotation(context.pod, source)
-    if text is None or annotation(context.pod, name) is not None:
+    text = portion_limit(context.pod, container)
+    if text is None or said(context.pod, container, MEMORY_LIMIT) is not None:
         return {}
     portion = Decimal(text) if _DECIMAL.fullmatch(text) else Decimal(0)
     if not 0 < portion <= 1:
@@ -115,7 +117,7 @@ def _problem(pod: Object, container: str, ours: Mapping[str, str]) -> str | None
     texts, amounts = [], []
     for ending in (MEMORY_REQUEST, MEMORY_LIMIT):
         name = key(container, ending)
-        text = ours.get(name) or annotation(pod, name)
+        text = ours.get(name) or said(pod, container, ending)
         if text is None:
             return None  # there is no limit
         try:

@@ -210,3 +210,14 @@ def test_another_container_by_its_annotation() -> None:
     """N-40."""
     found = written(context(**{"nvidia.com/container.container-1.gpu-compute.mode": "sm-sharing"}))
     assert found["nvidia.com/container.container-1.gpus.devices"] == "0,1"
+
+
+def test_a_container_whose_name_fits_no_annotation() -> None:
+    """An annotation's name has at most 63 characters behind the slash, a container's has as many."""
+    long = context()
+    long.pod["spec"]["containers"][0]["name"] = 63 * "c"
+    failure = refusal(long)
+    assert failure.reason == "InvalidGPUConfig"
+    assert "more than the 34 characters" in failure.message
+    long.pod["spec"]["containers"][0]["name"] = 34 * "c"
+    assert all(len(name.partition("/")[2]) <= 63 for name in written(long))
