@@ -7,7 +7,7 @@ publishes, so that nothing which that server accepts in a claim is pruned from a
     hack/crd --check            write nothing; exit 1 if the file is out of date
     hack/crd --openapi FILE     take the OpenAPI v3 document of resource.k8s.io/v1 from a file instead,
                                 as kubectl get --raw /openapi/v3/apis/resource.k8s.io/v1 writes it
-    hack/crd --upstream FILE    write the CRD as KAI itself ships it (no conditions, no columns)
+    hack/crd --upstream FILE    write the CRD as KAI v0.17 ships it (no conditions, no columns)
 """
 
 import argparse
@@ -134,13 +134,16 @@ def build(document: Schema) -> Schema:
 
 
 def as_upstream(crd: Schema) -> Schema:
-    """The CRD as KAI ships it: the same contract, without what this binder adds."""
+    """The CRD as KAI v0.17 ships it: its contract, without what this binder and KAI v0.18 add."""
     crd = copy.deepcopy(crd)
     del crd["spec"]["names"]["shortNames"], crd["spec"]["names"]["categories"]
     version = crd["spec"]["versions"][0]
     del version["additionalPrinterColumns"]
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     del status["properties"]["conditions"], status["properties"]["observedGeneration"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del spec["selectedFractionalGpuGroups"], spec["predictedNUMAMemoryGroups"]
+    del spec["receivedGPU"]["properties"]["computePortion"]
     _drop_descriptions(version["schema"]["openAPIV3Schema"])
     return crd
 

@@ -15,9 +15,9 @@ import orjson
 from loguru import logger
 
 from controller.binder.objects import size_of
-from controller.kai.names import NUMA_PLACEMENT, PODS, RECEIVED_RESOURCE_TYPE
+from controller.kai.names import NUMA_MEMORY_GROUPS, NUMA_PLACEMENT, PODS, RECEIVED_RESOURCE_TYPE
 from controller.kai.outcome import Failed, Ready, failed_by
-from controller.kai.pods import ANNOTATIONS_LIMIT_BYTES, annotation, full_name, judge_pod
+from controller.kai.pods import ANNOTATIONS_LIMIT_BYTES, full_name, judge_pod
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.kai.sharing import groups_of_pod, is_group_label
@@ -53,9 +53,8 @@ class Wish:
     def all_annotations(self) -> dict[str, str]:
         """Those of plugins and ours, which go before them."""
         annotations = {**self.annotations, RECEIVED_RESOURCE_TYPE: self.request.resource_type}
-        if self.request.numa_zones:
-            annotations[NUMA_PLACEMENT] = orjson.dumps(self.request.numa_zones).decode()
-        return annotations
+        predicted = _numa_annotations(self.request)
+        return annotations | {name: value for name, value in predicted.items() if value is not None}
 
 
 class Assignment:
@@ -103,8 +102,10 @@ class Assignment:
     async def _patch_before_binding(self, wish: Wish) -> None:
         """What a Binding cannot do: change what an earlier bind left; on older servers, label the pod."""
         delta: Object = {}
-        if not wish.request.numa_zones and annotation(wish.pod, NUMA_PLACEMENT) is not None:
-            delta["annotations"] = {NUMA_PLACEMENT: None}
+        present_annotations: Mapping[str, str] = wish.pod["metadata"].get("annotations") or {}
+        stale = [name for name, value in _numa_annotations(wish.request).items() if value is None]
+        if not present_annotations.keys().isdisjoint(stale):
+            delta["annotations"] = {name: None for name in stale if name in present_annotations}
         # A group that is not the pod's would be reserved for as long as the pod lives; and of the labels of a
         # Binding the server copies only those that the pod does not have.
         present: Mapping[str, str] = wish.pod["metadata"].get("labels") or {}
@@ -179,6 +180,15 @@ async def patch_pod(client: Client, pod: Object, delta: Object) -> None:
     metadata = pod["metadata"]
     body: Object = {"metadata": {"uid": metadata["uid"], **delta}}
     await client.patch(PODS, metadata["name"], body, metadata["namespace"])
+
+
+def _numa_annotations(request: BindRequest) -> dict[str, str | None]:
+    """What the scheduler predicts of NUMA nodes, by annotation; None where it says nothing (B-42, N-46)."""
+    zones, groups = request.numa_zones, request.numa_memory_groups
+    return {
+        NUMA_PLACEMENT: orjson.dumps(zones).decode() if zones else None,
+        NUMA_MEMORY_GROUPS: orjson.dumps(groups).decode() if groups is not None else None,
+    }
 
 
 def _binding(wish: Wish, annotations: Mapping[str, str]) -> Object:

@@ -96,11 +96,14 @@ class Chain:
         return MappingProxyType(self._variables)
 
     def annotations(self, *, of_all: bool = False) -> dict[str, str]:
-        """What the plugins prepared for the pod; unless `of_all`, only those that did their work."""
+        """What the plugins want on the pod; unless `of_all`, only those that did their work."""
         merged: dict[str, str] = {}
-        for type_, annotations in self._annotations.items():
-            if of_all or isinstance(self._outcomes.get(type_), Ready):
-                merged |= annotations
+        for type_ in {**self._annotations, **self._outcomes}:
+            outcome = self._outcomes.get(type_)
+            if of_all or isinstance(outcome, Ready):
+                merged |= self._annotations.get(type_, {})
+            if isinstance(outcome, Ready):
+                merged |= outcome.annotations
         return merged
 
     async def pre_bind(self, context: BindContext) -> Stop | None:

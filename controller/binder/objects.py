@@ -9,15 +9,19 @@ from collections.abc import Mapping
 
 import orjson
 
+from controller.kai.fractions import asks_for_share, is_of_share
 from controller.kai.limiter import READ_VALUES
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
     CONTAINER_NAME,
     DEVICE_COUNT,
     GPU_FRACTION,
+    GPU_FRACTION_LIMIT,
     GPU_INDEX,
     GPU_MEMORY,
+    GPU_MEMORY_LIMIT,
     GPU_RESOURCE,
+    NUMA_MEMORY_GROUPS,
     NUMA_PLACEMENT,
     POD_BOUND,
 )
@@ -25,9 +29,20 @@ from controller.kai.sharing import is_group_label
 from controller.runtime.client import Object
 
 READ_ANNOTATIONS = frozenset(
-    {CONFIG_MAP_PREFIX, CONTAINER_NAME, DEVICE_COUNT, GPU_FRACTION, GPU_INDEX, GPU_MEMORY, NUMA_PLACEMENT}
+    {
+        CONFIG_MAP_PREFIX,
+        CONTAINER_NAME,
+        DEVICE_COUNT,
+        GPU_FRACTION,
+        GPU_FRACTION_LIMIT,
+        GPU_INDEX,
+        GPU_MEMORY,
+        GPU_MEMORY_LIMIT,
+        NUMA_MEMORY_GROUPS,
+        NUMA_PLACEMENT,
+    }
 )
-"""Those of pods that the binder and its built-in plugins read."""
+"""Those of pods that the binder and its built-in plugins read, beside those of containers' shares."""
 
 LARGE_ANNOTATIONS_BYTES = 128 * 1024
 """A pod with more is cut, so that it is known of each that is not that as much again has room."""
@@ -68,7 +83,7 @@ def trim_pod(pod: Object, *, all_annotations: bool = False) -> Object:
     kept_spec = {name: spec[name] for name in _POD_SPEC if name in spec}
     if "volumes" in spec:
         kept_spec["volumes"] = [claim for item in spec["volumes"] for claim in _trim_volume(item)]
-    if any(name in annotations for name in _SHARING):
+    if asks_for_share(annotations) or any(name in annotations for name in _SHARING):
         for name in ("initContainers", "containers"):
             kept_spec[name] = [_trim_container(item) for item in spec.get(name) or ()]
         kept_spec["tolerations"] = spec.get("tolerations") or []
@@ -80,10 +95,15 @@ def trim_pod(pod: Object, *, all_annotations: bool = False) -> Object:
         kept["metadata"]["annotations"] = {
             name: value
             for name, value in annotations.items()
-            if name in READ_ANNOTATIONS or (all_annotations and name != _LAST_APPLIED)
+            if is_read(name) or (all_annotations and name != _LAST_APPLIED)
         }
     too_large = len(orjson.dumps(kept)) > _BUDGET_BYTES
     return _cut(kept) if too_large or size_of(annotations) > LARGE_ANNOTATIONS_BYTES else kept
+
+
+def is_read(name: str) -> bool:
+    """Whether an annotation of a pod is read by anything built in."""
+    return name in READ_ANNOTATIONS or is_of_share(name)
 
 
 def size_of(annotations: Mapping[str, str]) -> int:

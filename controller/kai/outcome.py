@@ -5,7 +5,7 @@ as one of these; what surprises is raised.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.kai.reasons import ConditionType, Reason
 from controller.runtime import errors
@@ -13,9 +13,15 @@ from controller.runtime import errors
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The work is done, or was found done."""
+    """The work is done, or was found done.
+
+    Attributes:
+        message: What was done, for the condition.
+        annotations: For the pod, as in `plugins.base.Prepared`; for what is known only now.
+    """
 
     message: str = "done"
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

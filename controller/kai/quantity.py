@@ -30,3 +30,16 @@ def quantity(text: object) -> Fraction:
     if abs(exponent) > _MAX_EXPONENT:
         raise ValueError(f"{shown!r} is out of range")
     return Fraction(match["number"]) * _SUFFIXES[match["suffix"] or " "] * Fraction(10) ** exponent
+
+
+def mebibytes(mib: int) -> str:
+    """So many MiB as the quantity that Kubernetes itself would write: 4096 is 4Gi, 7680 is 7680Mi.
+
+    Args:
+        mib: A positive number.
+    """
+    suffixes = iter(("Mi", "Gi", "Ti", "Pi", "Ei"))
+    suffix = next(suffixes)
+    while mib % 1024 == 0 and suffix != "Ei":
+        mib, suffix = mib // 1024, next(suffixes)
+    return f"{mib}{suffix}"

@@ -5,7 +5,8 @@ A request is parsed once, here; what cannot be understood is refused with the fi
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from controller.kai.names import FRACTION, MIG
@@ -19,6 +20,13 @@ _NAME_LIMIT = 253
 def is_object_name(text: str) -> bool:
     """Whether it is a DNS subdomain, as the names of pods and nodes are; such a name is safe in a path."""
     return len(text) <= _NAME_LIMIT and _OBJECT_NAME.fullmatch(text) is not None
+
+
+class ComputeMode(StrEnum):
+    """How the pods that share a GPU share its compute units (N-3)."""
+
+    TIME_SLICING = "time-slicing"
+    SM_SHARING = "sm-sharing"
 
 
 class InvalidRequestError(ValueError):
@@ -106,11 +114,15 @@ class BindRequest:
         resource_type: `Regular`, `Fraction`, `MigInstance` or empty.
         gpu_count: Number of GPUs; None if absent, which writers that leave out zeros do not tell from 0.
         gpu_portion: Share of each GPU, a decimal number as text; None if absent.
-        gpu_groups: One name for each shared GPU.
+        gpu_groups: One name for each shared GPU, of the newer field if it has any, else of the older (N-5).
+        compute_modes: How the pods of each group share its compute units, in the order of the groups; none if
+            the request does not say, as before KAI v0.18.
+        compute_portion: Share of each GPU's compute power, a decimal number as text; None if absent.
         backoff_limit: Attempts that may fail; None means one.
         claim_allocations: {name, allocation} objects, for the pod's resource claims.
         extended_claim: The claim to be made for extended resources, if any.
         numa_zones: {zone, amount} objects.
+        numa_memory_groups: {memoryNodes, amount} objects; None if the request does not say.
     """
 
     namespace: str
@@ -123,10 +135,13 @@ class BindRequest:
     gpu_count: int | None = None
     gpu_portion: str | None = None
     gpu_groups: tuple[str, ...] = ()
+    compute_modes: tuple[ComputeMode, ...] = ()
+    compute_portion: str | None = None
     backoff_limit: int | None = None
     claim_allocations: tuple[Object, ...] = ()
     extended_claim: Object | None = None
-    numa_zones: tuple[Object, ...] = field(default=())
+    numa_zones: tuple[Object, ...] = ()
+    numa_memory_groups: tuple[Object, ...] | None = None
 
     @property
     def full_name(self) -> str:
@@ -137,6 +152,11 @@ class BindRequest:
     def full_pod_name(self) -> str:
         """Namespace and name of its pod, for messages."""
         return f"{self.namespace}/{self.pod_name}"
+
+    @property
+    def names_compute_modes(self) -> bool:
+        """Whether a scheduler that knows compute sharing modes wrote it, as KAI's does since v0.18."""
+        return bool(self.compute_modes)
 
     @property
     def is_fraction(self) -> bool:
@@ -164,6 +184,7 @@ class BindRequest:
         metadata = item["metadata"]
         fields = _Fields(item.get("spec"), "spec")
         gpu = _Fields(fields.get("receivedGPU", dict), "spec.receivedGPU", fields.problems)
+        groups, modes = _groups(fields)
         request = cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -174,11 +195,14 @@ class BindRequest:
             resource_type=fields.get("receivedResourceType", str) or "",
             gpu_count=gpu.get("count", int) or None,
             gpu_portion=gpu.get("portion", str),
-            gpu_groups=tuple(fields.items("selectedGPUGroups", str)),
+            gpu_groups=groups,
+            compute_modes=modes,
+            compute_portion=gpu.get("computePortion", str),
             backoff_limit=fields.get("backoffLimit", int),
             claim_allocations=tuple(fields.items("resourceClaimAllocations", dict)),
             extended_claim=fields.get("extendedResourceClaimAllocation", dict),
             numa_zones=tuple(fields.items("predictedNUMAZones", dict)),
+            numa_memory_groups=fields.maybe_items("predictedNUMAMemoryGroups", dict),
         )
         if fields.problems:
             raise InvalidRequestError("; ".join(fields.problems))
@@ -222,6 +246,28 @@ class _Fields:
             else:
                 self._refuse(f"{name}[{index}]", value, kind)
 
+    def maybe_items(self, name: str, kind: type[Any]) -> tuple[Any, ...] | None:
+        """The same as a tuple; None if there is no list."""
+        return tuple(self.items(name, kind)) if self._values.get(name) is not None else None
+
     def _refuse(self, name: str, value: object, kind: type[Any]) -> None:
         words = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
         self.problems.append(f"{self._path}.{name} is {value!r}, which is not {words[kind]}")
+
+
+def _groups(fields: _Fields) -> tuple[tuple[str, ...], tuple[ComputeMode, ...]]:
+    """The GPU groups and their modes: those of the newer field if it names any, else of the older (N-5)."""
+    ids: list[str] = []
+    modes: list[ComputeMode] = []
+    for index, item in enumerate(fields.items("selectedFractionalGpuGroups", dict)):
+        entry = _Fields(item, f"spec.selectedFractionalGpuGroups[{index}]", fields.problems)
+        ids.append(entry.get("id", str) or "")
+        mode = entry.get("computeSharingMode", str) or ComputeMode.TIME_SLICING
+        if mode in tuple(ComputeMode):
+            modes.append(ComputeMode(mode))
+        else:
+            known = " or ".join(ComputeMode)
+            fields.problems.append(
+                f"spec.selectedFractionalGpuGroups[{index}].computeSharingMode is {mode!r}, not {known}"
+            )
+    return (tuple(ids), tuple(modes)) if ids else (tuple(fields.items("selectedGPUGroups", str)), ())

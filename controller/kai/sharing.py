@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from controller.kai.fractions import named_container
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
     CONTAINER_NAME,
@@ -69,12 +70,12 @@ def groups_of_request(item: Object) -> frozenset[str]:
     spec = item.get("spec")
     if not isinstance(spec, dict) or spec.get("receivedResourceType") != FRACTION:
         return frozenset()
-    groups = spec.get("selectedGPUGroups")
-    return (
-        frozenset(group for group in groups if isinstance(group, str))
-        if isinstance(groups, list)
-        else frozenset()
-    )
+    newer, older = spec.get("selectedFractionalGpuGroups"), spec.get("selectedGPUGroups")
+    if isinstance(newer, list) and newer:
+        groups = [group.get("id") for group in newer if isinstance(group, dict)]
+    else:
+        groups = older if isinstance(older, list) else []
+    return frozenset(group for group in groups if isinstance(group, str) and group)
 
 
 def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str] | Failed:
@@ -91,17 +92,18 @@ def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str] | Failed:
     return {GROUP_LABEL: groups[0]} if groups else {}
 
 
-def target_of(pod: Object) -> Target | Failed:
+def target_of(pod: Object, *, strict: bool = False) -> Target | Failed:
     """The container that gets the share, and the ConfigMaps that it reads (B-69, B-70).
 
-    It fails if there is no such container, or the pod does not name its ConfigMaps.
+    It fails if there is no such container, or the pod does not name its ConfigMaps. `strict` as in
+    `container_of`.
     """
     prefix = annotation(pod, CONFIG_MAP_PREFIX)
     if not prefix:
         return _misconfigured(
             f"pod {full_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; KAI's admission webhook sets it"
         )
-    found = _target_container(pod)
+    found = container_of(pod, strict=strict)
     if isinstance(found, Failed):
         return found
     index, container = found
@@ -114,8 +116,20 @@ def target_of(pod: Object) -> Target | Failed:
     return target
 
 
-def _target_container(pod: Object) -> tuple[str, Object] | Failed:
-    wanted = annotation(pod, CONTAINER_NAME)
+def container_of(pod: Object, *, strict: bool = False) -> tuple[str, Object] | Failed:
+    """The container that gets the share, and its index as in the names of ConfigMaps (B-69, N-40).
+
+    Args:
+        pod: The pod.
+        strict: Whether annotations of KAI v0.18 that make no sense refuse the pod. Else they are not looked
+            at: before v0.18 they meant nothing (N-41).
+    """
+    named = named_container(pod)
+    if isinstance(named, Failed):
+        if strict:
+            return named
+        named = None
+    wanted = named if named is not None else annotation(pod, CONTAINER_NAME)
     containers = pod["spec"].get("containers") or []
     if wanted is None:
         return (
@@ -125,9 +139,8 @@ def _target_container(pod: Object) -> tuple[str, Object] | Failed:
         for index, container in enumerate(group):
             if container["name"] == wanted:
                 return f"{mark}{index}", container
-    return _misconfigured(
-        f"pod {full_name(pod)} has no container {shown(wanted)}, which its annotation {CONTAINER_NAME} names"
-    )
+    source = f"its annotation {CONTAINER_NAME} names" if named is None else "its annotations of a share name"
+    return _misconfigured(f"pod {full_name(pod)} has no container {shown(wanted)}, which {source}")
 
 
 def _misconfigured(text: str) -> Failed:

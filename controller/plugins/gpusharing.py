@@ -5,12 +5,14 @@ the condition says what was given, and warns where the pod itself has its contai
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.kai.environment import Sight, containers_of, key_in, view_of
+from controller.kai.fractions import cdi_key
 from controller.kai.limiter import switched_off
 from controller.kai.names import (
     GPU_MEMORY,
@@ -24,31 +26,34 @@ from controller.kai.names import (
 from controller.kai.pods import annotation
 from controller.kai.reasons import Reason
 from controller.kai.sharing import Target, exact_fraction, portion_of, shown, target_of
+from controller.plugins.annotations import device_names, memory_request
+from controller.plugins.arguments import GoBool
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.plugins.configmaps import ConfigMaps, Content
 from controller.runtime.client import Client, Object
 
-_CDI_PREFIX = "k8s.device-plugin.nvidia.com/gpu="
-
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-
-
-def _go_bool(text: object) -> bool:
-    """A boolean as Go's strconv.ParseBool reads it, since the operator writes it for Go (B-50)."""
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError("true or false is allowed")
-
 
 class Arguments(BaseModel):
-    """Arguments of gpusharing."""
+    """Arguments of gpusharing.
+
+    Attributes:
+        cdi_enabled: Whether devices are named as the Container Device Interface does.
+        nri_plugin_enabled: Whether a plugin of the container runtime gives the devices, by an annotation.
+            NVIDIA_VISIBLE_DEVICES is not set then (N-45).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cdi_enabled: Annotated[bool, BeforeValidator(_go_bool)] = Field(alias="cdiEnabled")
+    cdi_enabled: GoBool = Field(alias="cdiEnabled")
+    nri_plugin_enabled: GoBool = Field(default=False, alias="nriPluginEnabled")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What `prepare` found: the container and its maps, and a sentence to warn with."""
+
+    target: Target
+    warning: str = ""
 
 
 class GPUSharing(Plugin):
@@ -64,6 +69,7 @@ class GPUSharing(Plugin):
         super().__init__(client, arguments)
         assert isinstance(arguments, Arguments)  # noqa: S101 -- the registry's promise
         self._cdi = arguments.cdi_enabled
+        self._nri = arguments.nri_plugin_enabled
         self._maps = ConfigMaps(client, SHARING_KEYS | {MEMORY_LIMIT})
 
     def concerns(self, context: BindContext) -> bool:
@@ -75,13 +81,20 @@ class GPUSharing(Plugin):
         wrong = _wrong_portion(context)
         if wrong is not None:
             return wrong
-        target = target_of(context.pod)
-        return target if isinstance(target, Failed) else Prepared(found=target)
+        strict = context.request.names_compute_modes
+        target = target_of(context.pod, strict=strict)
+        if isinstance(target, Failed):
+            return target
+        memory = memory_request(context, target.container["name"]) if strict else {}
+        if isinstance(memory, Failed):
+            return Prepared(found=_Found(target, f"its memory is not known: {memory.message}"))
+        return Prepared(annotations=memory, found=_Found(target))
 
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Writes both maps."""
-        target = context.found
-        assert isinstance(target, Target)  # noqa: S101 -- what `prepare` found
+        found = context.found
+        assert isinstance(found, _Found)  # noqa: S101 -- what `prepare` found
+        target = found.target
         contents = self._contents(context, target)
         if isinstance(contents, Failed):
             return contents
@@ -89,14 +102,19 @@ class GPUSharing(Plugin):
             refused = await self._maps.write(context.pod, content)
             if refused is not None:
                 return refused
-        container, portion = target.container["name"], context.request.gpu_portion
-        given = f"container {container} gets {portion} of {self._devices(context)}"
-        text = f"{given}, by ConfigMap {target.config_map}"
-        return Ready(". Warning: ".join((text, *_warnings(context.pod, target))))
+        container, devices = target.container["name"], self._devices(context)
+        text = f"container {container} gets {context.request.gpu_portion} of {devices}"
+        text = f"{text}, by ConfigMap {target.config_map}"
+        if self._nri:
+            text = f"{text}, and its devices by annotation {cdi_key(container)}"
+        warnings = (*_warnings(context.pod, target), *([found.warning] if found.warning else ()))
+        return Ready(
+            ". Warning: ".join((text, *warnings)), {cdi_key(container): devices} if self._nri else {}
+        )
 
     async def rollback(self, context: BindContext) -> None:
         """Takes back the maps of this pod, unless it runs where they are needed."""
-        target = target_of(context.pod)
+        target = target_of(context.pod, strict=context.request.names_compute_modes)
         if isinstance(target, Failed):
             return
         contents = self._contents(context, target)
@@ -104,28 +122,29 @@ class GPUSharing(Plugin):
             await self._maps.take_back(context.pod, contents, context.request.node_name)
 
     def _devices(self, context: BindContext) -> str:
-        prefix = _CDI_PREFIX if self._cdi else ""
-        return ",".join(f"{prefix}{device}" for device in context.gpu_ids)
+        return device_names(context.gpu_ids, cdi=self._cdi)
 
     def _contents(self, context: BindContext, target: Target) -> tuple[Content, Content] | Failed:
         portion = context.request.gpu_portion or ""
-        return contents_of(target, self._devices(context), portion, context.container_env)
+        devices = None if self._nri else self._devices(context)
+        return contents_of(target, devices, portion, context.container_env)
 
 
 def contents_of(
-    target: Target, devices: str, portion: str, others: Mapping[str, str]
+    target: Target, devices: str | None, portion: str, others: Mapping[str, str]
 ) -> tuple[Content, Content] | Failed:
     """What both maps are to hold: each variable stands where its container looks for it.
 
     Args:
         target: The container with the share.
-        devices: The value of NVIDIA_VISIBLE_DEVICES.
+        devices: The value of NVIDIA_VISIBLE_DEVICES; None if the container gets its devices otherwise.
         portion: The share of each device, as in the request.
         others: What other plugins want the container to be told, by variable.
     """
     single: dict[str, str] = {}
     whole: dict[str, str] = {}
-    for variable, value in ((VISIBLE_DEVICES, devices), *others.items()):
+    visible = {} if devices is None else {VISIBLE_DEVICES: devices}
+    for variable, value in {**visible, **others}.items():
         key = key_in(target, target.container, variable)
         data, name = (whole, variable) if key is None else (single, key)
         if name in data or (key in SHARING_KEYS and variable != VISIBLE_DEVICES):
@@ -135,9 +154,10 @@ def contents_of(
             )
             return Failed(Reason.INVALID_GPU_CONFIG, text, retry=False)
         data[name] = value
+    legacy = () if devices is None else (LEGACY_VISIBLE_DEVICES,)
     shares = {NUM_OF_GPUS: portion, PORTION: portion}
     return (
-        Content(target.config_map, shares | single, {LEGACY_VISIBLE_DEVICES: devices}),
+        Content(target.config_map, shares | single, dict.fromkeys(legacy, devices or "")),
         Content(target.env_config_map, whole, {}),
     )
 

@@ -4,38 +4,30 @@ Fails closed: a pod whose limit is not known exactly, or would not reach its con
 arithmetic is decimal, and the limit never is above the card, zero, or empty.
 """
 
-import re
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from fractions import Fraction
-from math import ceil
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from controller.kai.limiter import SWITCHES, way_to
-from controller.kai.names import GPU_FRACTION, GPU_MEMORY, MEMORY_LIMIT, NODE_GPU_MEMORY, SHARING_KEYS
-from controller.kai.pods import annotation, full_name
+from controller.kai.memory import BYTES_FROM, MIB, Card, card_of, share_of, whole_number
+from controller.kai.names import GPU_FRACTION_LIMIT, GPU_MEMORY_LIMIT, MEMORY_LIMIT, SHARING_KEYS
+from controller.kai.pods import annotation
 from controller.kai.reasons import Reason
-from controller.kai.sharing import exact_fraction, portion_of, shown, target_of
+from controller.kai.sharing import target_of
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.runtime.client import Client, Object
 
-_INTEGER = re.compile(r"[0-9]{1,18}")
-_MIB = 1024 * 1024
-_BYTES_FROM = 1048576
-"""A node label this large is in bytes; KAI's scheduler draws the line here, too."""
 _CUDA_NEEDS_MIB = 345
 """At or below, CUDA cannot start (seen with HAMi-core)."""
-_ROUNDING = Fraction(1, 100)
-"""A portion has two decimals, and the scheduler takes a card for a little smaller than it is."""
 
 
 def _card_mib(text: object) -> int:
     # What is larger was meant in bytes; a limit worked out from it would be none.
-    if isinstance(text, str) and _INTEGER.fullmatch(text) and 0 < int(text) < _BYTES_FROM:
-        return int(text)
-    raise ValueError(f"a whole number of MiB is allowed, from 1 to {_BYTES_FROM - 1}")
+    mib = whole_number(text)
+    if mib is not None and mib < BYTES_FROM:
+        return mib
+    raise ValueError(f"a whole number of MiB is allowed, from 1 to {BYTES_FROM - 1}")
 
 
 def _free_variable(name: str) -> str:
@@ -75,12 +67,14 @@ class Limit:
         source: What was asked, in words.
         card: What is known of the card, in words.
         doubled: Other containers that have the same limit, each for itself.
+        ignored: Annotations of the pod that ask for another limit.
     """
 
     mib: int
     source: str
     card: str
     doubled: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         text = f"{self.mib} MiB, {self.source}; {self.card}"
@@ -92,6 +86,9 @@ class Limit:
                 f". Warning: {', '.join(self.doubled)} has the same limit for itself, "
                 f"so the pod may use {total_mib} MiB"
             )
+        if self.ignored:
+            names = " and ".join(self.ignored)
+            text += f". Warning: {names} was not followed: the limit is what was granted"
         return text
 
 
@@ -120,11 +117,11 @@ class GPUMemoryLimit(Plugin):
         limit = limit_of(context, self._arguments.fallback_memory_mib)
         if isinstance(limit, Failed):
             return limit
-        target = target_of(context.pod)
+        target = target_of(context.pod, strict=context.request.names_compute_modes)
         if isinstance(target, Failed):
             return target
         variable = self._arguments.variable
-        text = f"{limit.mib}m" if self._arguments.format == "mebibytes" else str(limit.mib * _MIB)
+        text = f"{limit.mib}m" if self._arguments.format == "mebibytes" else str(limit.mib * MIB)
         way = way_to(context.pod, target, variable, text, len(context.request.gpu_groups))
         if isinstance(way, Failed):
             return way
@@ -146,96 +143,23 @@ def limit_of(context: BindContext, fallback_mib: int | None) -> Limit | Failed:
         context: The attempt.
         fallback_mib: Memory of the card if its node does not say, MiB.
     """
-    card = _card(context.node, fallback_mib)
+    card = card_of(context.node)
+    if isinstance(card, Failed) and card.reason == Reason.MEMORY_UNKNOWN:
+        if fallback_mib is None:
+            return replace(card, message=f"{card.message}, and the argument fallbackMemoryMiB is not set")
+        card = Card(fallback_mib, f"the card is taken to have {fallback_mib} MiB, by fallbackMemoryMiB")
     if isinstance(card, Failed):
         return card
-    portion = portion_of(context.request)
-    if isinstance(portion, Failed):
-        return portion
-    card_mib, where = card
-    memory = annotation(context.pod, GPU_MEMORY)
-    if memory is not None:
-        limit_mib = _granted(context, memory, portion, card)
-        if isinstance(limit_mib, Failed):
-            return limit_mib
-        return Limit(limit_mib, f"from {GPU_MEMORY}", where)
-    fraction = _fraction(context, portion)
-    if isinstance(fraction, Failed):
-        return fraction
-    share, origin = fraction
-    # As whole numbers: decimal arithmetic rounds to 28 digits, and the share may have more.
-    numerator, denominator = share.as_integer_ratio()
-    limit_mib = numerator * card_mib // denominator
-    source = f"{share} of the card, from {origin}"
-    if limit_mib < 1:
-        pod, node = full_name(context.pod), context.node["metadata"]["name"]
-        text = f"the limit for pod {pod} on node {node} is less than 1 MiB: {source}; {where}"
-        return Failed(Reason.MEMORY_TOO_SMALL, text, retry=False)
-    return Limit(limit_mib, source, where)
+    share = share_of(context.request, context.pod, card)
+    if isinstance(share, Failed):
+        return share
+    return Limit(share.mib, share.source, card.source, ignored=_ignored(context.pod))
 
 
-def _granted(context: BindContext, memory: str, portion: Decimal, card: tuple[int, str]) -> int | Failed:
-    """The memory that a pod asks for in MiB, if the scheduler can have granted it.
-
-    The annotation may be changed after the scheduler has looked at it; the request's portion cannot.
-    """
-    pod, (card_mib, where) = full_name(context.pod), card
-    if not _INTEGER.fullmatch(memory) or int(memory) == 0:
-        text = (
-            f"annotation {GPU_MEMORY} of pod {pod} is {shown(memory)}; "
-            "it must be a whole number of MiB, such as 4096"
-        )
-        return Failed(Reason.INVALID_GPU_MEMORY, text, retry=False)
-    asked_mib = int(memory)
-    asks = f"annotation {GPU_MEMORY} of pod {pod} asks for {asked_mib} MiB"
-    if asked_mib > card_mib:
-        text = f"{asks}, more than a GPU of node {context.node['metadata']['name']} has: {where}"
-        return Failed(Reason.MEMORY_EXCEEDS_CARD, text, retry=False)
-    granted_mib = ceil((Fraction(portion) + _ROUNDING) * card_mib)
-    if asked_mib > granted_mib:
-        text = (
-            f"{asks}, more than the request grants: portion {portion} is at most {granted_mib} MiB, "
-            f"with what rounding may have taken off; {where}"
-        )
-        return Failed(Reason.MEMORY_EXCEEDS_GRANT, text)
-    return asked_mib
-
-
-def _card(node: Object, fallback_mib: int | None) -> tuple[int, str] | Failed:
-    """Memory of the node's GPUs in MiB, and where that is written."""
-    name = node["metadata"]["name"]
-    label = (node["metadata"].get("labels") or {}).get(NODE_GPU_MEMORY)
-    if label is None:
-        if fallback_mib is None:
-            text = (
-                f"node {name} has no label {NODE_GPU_MEMORY}, and the argument fallbackMemoryMiB is not set"
-            )
-            return Failed(Reason.MEMORY_UNKNOWN, text)
-        return fallback_mib, f"the card is taken to have {fallback_mib} MiB, by fallbackMemoryMiB"
-    value = int(label) if _INTEGER.fullmatch(label) else 0
-    mib = value // _MIB if value >= _BYTES_FROM else value
-    if mib < 1:
-        text = f"label {NODE_GPU_MEMORY} of node {name} is {label!r}; it must be a whole number of MiB"
-        return Failed(Reason.INVALID_NODE_MEMORY, text)
-    unit = f" ({label} bytes)" if mib != value else ""
-    return mib, f"the card has {mib} MiB by its label{unit}"
-
-
-def _fraction(context: BindContext, portion: Decimal) -> tuple[Decimal, str] | Failed:
-    """The share of each device, exactly as asked for where that is known, and where that is written.
-
-    The scheduler writes two decimals; the pod's own annotation has them all, and is believed if it is what
-    was rounded.
-    """
-    exact = exact_fraction(context.pod, portion)
-    if isinstance(exact, Failed):
-        return exact
-    if exact is not None:
-        return exact, GPU_FRACTION
-    if not 0 < portion <= 1:
-        text = (
-            f"spec.receivedGPU.portion is {shown(context.request.gpu_portion)}; "
-            "a share of a GPU is more than 0 and at most 1"
-        )
-        return Failed(Reason.INVALID_PORTION, text, retry=False)
-    return portion, "the request's portion"
+def _ignored(pod: Object) -> tuple[str, ...]:
+    """Annotations that ask for another limit than what was granted; only nvfractions goes by them (N-59)."""
+    asked = {
+        GPU_MEMORY_LIMIT: annotation(pod, GPU_MEMORY_LIMIT),
+        GPU_FRACTION_LIMIT: annotation(pod, GPU_FRACTION_LIMIT),
+    }
+    return tuple(name for name, value in asked.items() if value is not None)

@@ -18,10 +18,17 @@ from controller.plugins.claims.plugin import DynamicResources
 from controller.plugins.config import FailurePolicy, PluginConfig
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import GPUMemoryLimit
+from controller.plugins.nvfractions import NvFractions
 from controller.plugins.volumes.plugin import VolumeBinding
 
 ENTRY_POINT_GROUP = "kai_binder.plugins"
-BUILT_IN: tuple[type[Plugin], ...] = (VolumeBinding, DynamicResources, GPUSharing, GPUMemoryLimit)
+BUILT_IN: tuple[type[Plugin], ...] = (
+    VolumeBinding,
+    DynamicResources,
+    GPUSharing,
+    NvFractions,
+    GPUMemoryLimit,
+)
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 _CONDITION_TYPE = re.compile(

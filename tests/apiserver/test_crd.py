@@ -151,8 +151,13 @@ MAXIMAL = {
     "podName": "everything",
     "selectedNode": "node-1",
     "receivedResourceType": "Fraction",
-    "receivedGPU": {"count": 2, "portion": "0.50"},
+    "receivedGPU": {"count": 2, "portion": "0.50", "computePortion": "0.3333333333333333"},
     "selectedGPUGroups": ["785c4e3e-a0f9-42c1-b68f-3e7461baa06d", "another"],
+    "selectedFractionalGpuGroups": [
+        {"id": "785c4e3e-a0f9-42c1-b68f-3e7461baa06d", "computeSharingMode": "sm-sharing"},
+        {"id": "another", "computeSharingMode": "time-slicing"},
+        {"id": "without-a-mode"},
+    ],
     "backoffLimit": 2_147_483_647,
     "resourceClaimAllocations": [
         {"name": "card", "allocation": ALLOCATION},
@@ -171,6 +176,10 @@ MAXIMAL = {
     "predictedNUMAZones": [
         {"zone": "0", "amount": {"cpu": "1500m", "nvidia.com/gpu": 1}},
         {"zone": "1", "amount": {"memory": "2Gi"}},
+    ],
+    "predictedNUMAMemoryGroups": [
+        {"memoryNodes": ["0", "1"], "amount": {"memory": "8Gi", "hugepages-1Gi": 2}},
+        {"memoryNodes": [], "amount": {}},
     ],
 }
 

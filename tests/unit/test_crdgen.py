@@ -99,15 +99,17 @@ OURS = read_fields(ROOT / "config/crd/scheduling.run.ai_bindrequests.yaml")
 UPSTREAM = read_fields(ROOT / "tests/apiserver/data/upstream-crd.yaml")
 
 
-def test_ours_is_upstreams_and_only_adds_to_the_status() -> None:
+def test_ours_is_upstreams_and_adds_the_status_and_what_kai_018_has() -> None:
     assert {path: OURS.get(path) for path in UPSTREAM} == UPSTREAM
     added = set(OURS) - set(UPSTREAM)
     assert added
-    assert all(path.startswith((".status.conditions", ".status.observedGeneration")) for path in added)
+    status = (".status.conditions", ".status.observedGeneration")
+    groups = (".spec.selectedFractionalGpuGroups", ".spec.predictedNUMAMemoryGroups")
+    assert all(path.startswith((*status, *groups, ".spec.receivedGPU.computePortion")) for path in added)
 
 
 def test_no_field_of_kai_is_required_limited_or_defaulted() -> None:
-    claim_types = (".allocation", ".deviceRequests", ".containerMappings", ".predictedNUMAZones")
+    claim_types = (".allocation", ".deviceRequests", ".containerMappings", ".predictedNUMA")
     for path, schema in OURS.items():
         if not path.startswith(".status.conditions") and not any(part in path for part in claim_types):
             assert not schema.keys() & {"required", "enum", "pattern", "minimum", "maximum", "default"}, path

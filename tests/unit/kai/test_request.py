@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.kai.reasons import Phase
-from controller.kai.request import BindRequest, BindStatus, InvalidRequestError, is_over
+from controller.kai.request import BindRequest, BindStatus, ComputeMode, InvalidRequestError, is_over
 from controller.runtime.client import Object
 
 DATA = Path(__file__).parents[2] / "data"
@@ -317,3 +317,66 @@ def test_a_name_that_no_object_can_have(field: str, name: str) -> None:
     item = {"metadata": {"namespace": "t", "name": "r", "uid": "u"}, "spec": spec}
     with pytest.raises(InvalidRequestError, match=f"spec.{field} is .*, which is no name of an object"):
         BindRequest.parse(item)
+
+
+def fraction(*groups: object, older: object = ("g", "h")) -> Object:
+    return {
+        **SPEC,
+        "receivedResourceType": "Fraction",
+        "selectedGPUGroups": list(older) if isinstance(older, tuple) else older,
+        "selectedFractionalGpuGroups": list(groups),
+    }
+
+
+def test_groups_as_kai_018_writes_them() -> None:
+    """N-1, N-5: both fields, the same groups; the newer one has the modes."""
+    spec = fraction({"id": "g", "computeSharingMode": "sm-sharing"}, {"id": "h"})
+    request = BindRequest.parse(item(spec))
+    assert request.gpu_groups == ("g", "h")
+    assert request.compute_modes == (ComputeMode.SM_SHARING, ComputeMode.TIME_SLICING)
+
+
+def test_groups_as_kai_017_writes_them_have_no_mode() -> None:
+    request = BindRequest.parse(item(fraction()))
+    assert request.gpu_groups == ("g", "h")
+    assert request.compute_modes == ()
+
+
+def test_groups_that_differ_are_those_of_the_newer_field() -> None:
+    """N-5: the two are never merged."""
+    request = BindRequest.parse(item(fraction({"id": "x", "computeSharingMode": ""})))
+    assert request.gpu_groups == ("x",)
+    assert request.compute_modes == (ComputeMode.TIME_SLICING,)
+
+
+def test_an_entry_without_an_id_is_a_group_that_names_none() -> None:
+    """It is refused later, as an illegal group; the request is no fault of a conversion."""
+    assert BindRequest.parse(item(fraction({}, older=()))).gpu_groups == ("",)
+
+
+@pytest.mark.parametrize("mode", ["mps", "Time-Slicing", "sm-sharing ", "é"])
+def test_an_unknown_mode_is_named(mode: str) -> None:
+    assert problems(fraction({"id": "g"}, {"id": "h", "computeSharingMode": mode})) == [
+        f"spec.selectedFractionalGpuGroups[1].computeSharingMode is {mode!r}, not time-slicing or sm-sharing"
+    ]
+
+
+def test_entries_of_wrong_types_are_named() -> None:
+    found = problems(fraction("g", {"id": 7, "computeSharingMode": ["sm-sharing"]}))
+    assert found == [
+        "spec.selectedFractionalGpuGroups[0] is 'g', which is not an object",
+        "spec.selectedFractionalGpuGroups[0].id is 7, which is not text",
+        "spec.selectedFractionalGpuGroups[0].computeSharingMode is ['sm-sharing'], which is not text",
+    ]
+
+
+def test_numa_memory_groups_and_the_compute_portion() -> None:
+    """N-7, N-9: an empty list says something else than none."""
+    group = {"memoryNodes": ["0"], "amount": {"memory": "1Gi"}}
+    spec = {**SPEC, "predictedNUMAMemoryGroups": [group], "receivedGPU": {"computePortion": "0.125"}}
+    request = BindRequest.parse(item(spec))
+    assert request.numa_memory_groups == (group,)
+    assert request.compute_portion == "0.125"
+    assert BindRequest.parse(item({**SPEC, "predictedNUMAMemoryGroups": []})).numa_memory_groups == ()
+    bare = BindRequest.parse(item())
+    assert (bare.numa_memory_groups, bare.compute_portion) == (None, None)

@@ -179,6 +179,23 @@ def test_the_groups_of_a_request_that_is_malformed_otherwise() -> None:
     assert groups_of_request({"spec": spec}) == {"g", "h"}
 
 
+@pytest.mark.parametrize(
+    ("newer", "groups"),
+    [
+        ([{"id": "x"}, {"id": "y", "computeSharingMode": "sm-sharing"}], {"x", "y"}),
+        ([{"id": "x", "computeSharingMode": "nonsense"}], {"x"}),
+        ([{"id": "x"}, {"id": ""}, {}, 7, {"id": 7}], {"x"}),
+        ([], {"g"}),
+        (None, {"g"}),
+        ("x", {"g"}),
+    ],
+)
+def test_groups_of_the_newer_field_go_before_those_of_the_older(newer: object, groups: set[str]) -> None:
+    """N-5, for what protects and releases groups, too."""
+    spec = {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g"]}
+    assert groups_of_request({"spec": {**spec, "selectedFractionalGpuGroups": newer}}) == groups
+
+
 @pytest.mark.parametrize("kind", ["Regular", "MigInstance", "", None])
 def test_only_a_share_has_groups(kind: str | None) -> None:
     """Else a pod with a GPU of its own would be labelled, found without a reservation, and deleted."""

@@ -134,7 +134,9 @@ def test_a_plugin_without_settings_has_priority_0_and_runs() -> None:
 
 def test_ties_go_by_name() -> None:
     same = {cls.name: PluginConfig(enabled=True, priority=5) for cls in BUILT_IN}
-    assert names(plan(same)) == ["dynamicresources", "gpumemorylimit", "gpusharing", "volumebinding"]
+    assert names(plan(same)) == [
+        *("dynamicresources", "gpumemorylimit", "gpusharing", "nvfractions", "volumebinding")
+    ]
 
 
 def test_the_order_does_not_depend_on_the_order_of_anything_else() -> None:
@@ -174,7 +176,7 @@ def test_two_aliases_of_a_plugin_are_too_many() -> None:
 def test_an_unknown_plugin_is_refused(enabled: bool | None) -> None:
     assert problems({"gpusharign": PluginConfig(enabled=enabled)}) == (
         "plugins: there is no plugin 'gpusharign'; "
-        "there are dynamicresources, gpumemorylimit, gpusharing, volumebinding",
+        "there are dynamicresources, gpumemorylimit, gpusharing, nvfractions, volumebinding",
     )
 
 

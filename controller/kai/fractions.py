@@ -1,0 +1,113 @@
+"""What annotations say of one container's share of GPUs, since KAI v0.18. Pure (N-36…N-41, N-59).
+
+They are an interface to the component that divides GPUs on the node: `nvidia.com/container.<name>.<ending>`.
+The webhook writes some, the binder others, people perhaps any.
+"""
+
+from collections.abc import Mapping
+
+from controller.kai.names import CONTAINER_NAME
+from controller.kai.outcome import Failed
+from controller.kai.pods import full_name
+from controller.kai.reasons import Reason
+from controller.runtime.client import Object
+
+MEMORY_REQUEST = "gpu-memory.request"
+MEMORY_LIMIT = "gpu-memory.limit"
+DEVICES = "gpus.devices"
+COMPUTE_MODE = "gpu-compute.mode"
+COMPUTE_PORTION = "gpu-compute.portion"
+COMPUTE_REQUEST = "gpu-compute.request"
+
+ENDINGS = (MEMORY_REQUEST, MEMORY_LIMIT, DEVICES, COMPUTE_MODE, COMPUTE_PORTION, COMPUTE_REQUEST)
+
+_PREFIX = "nvidia.com/container."
+_PORTION_LIMIT = "kai.scheduler/container.{}.gpu-memory.portion.limit"
+_CDI = "nvidia.cdi.k8s.io/container.{}"
+
+
+_LONGEST_NAME = 63 - len(f"container..{MEMORY_REQUEST}")
+"""What stands behind the slash of an annotation has at most 63 characters."""
+
+
+def problem_of_name(container: str) -> str | None:
+    """Why no annotation can speak of a container of this name, if none can."""
+    if len(container) <= _LONGEST_NAME:
+        return None
+    limit = f"more than the {_LONGEST_NAME} characters that annotations allow"
+    return f"the name of container {container} has {limit}"
+
+
+def key(container: str, ending: str) -> str:
+    """The annotation of a container's share with this ending."""
+    return f"{_PREFIX}{container}.{ending}"
+
+
+def portion_limit_key(container: str) -> str:
+    """The annotation with the share of a GPU's memory that a container may use at most."""
+    return _PORTION_LIMIT.format(container)
+
+
+def said(pod: Object, container: str, ending: str) -> str | None:
+    """What the pod's annotation of a container's share with this ending says."""
+    return _annotations(pod).get(key(container, ending))
+
+
+def portion_limit(pod: Object, container: str) -> str | None:
+    """What the pod says of the share of a GPU's memory that a container may use at most."""
+    return _annotations(pod).get(portion_limit_key(container))
+
+
+def is_of_share(name: str) -> bool:
+    """Whether an annotation of this name may say something of a container's share."""
+    return name.startswith((_PREFIX, _PORTION_LIMIT.partition("{}")[0]))
+
+
+def asks_for_share(annotations: Mapping[str, str]) -> bool:
+    """Whether annotations ask for memory of a GPU, for one container (N-72)."""
+    ends = (f".{MEMORY_REQUEST}", f".{MEMORY_LIMIT}")
+    return any(name.startswith(_PREFIX) and name.endswith(ends) for name in annotations)
+
+
+def cdi_key(container: str) -> str:
+    """The annotation that has a container get devices by the Container Device Interface."""
+    return _CDI.format(container)
+
+
+def named_container(pod: Object) -> str | Failed | None:
+    """The container that the annotations name; None if there are none.
+
+    It fails if a key makes no sense, or two containers are named, or another one than
+    `gpu-fraction-container-name` says.
+    """
+    annotations = _annotations(pod)
+    names: list[str] = []
+    for found in sorted(name for name in annotations if name.startswith(_PREFIX)):
+        name = _container_in(found)
+        if not name:
+            known = ", ".join(ENDINGS)
+            return _misconfigured(pod, f"annotation {found} is not {_PREFIX}<container> and one of {known}")
+        if name not in names:
+            names.append(name)
+    if len(names) > 1:
+        text = f"annotations {_PREFIX}… are for containers {' and '.join(names)}; only one may share a GPU"
+        return _misconfigured(pod, text)
+    wanted = annotations.get(CONTAINER_NAME)
+    if names and wanted not in (None, names[0]):
+        text = f"annotations {_PREFIX}… are for container {names[0]}, but {CONTAINER_NAME} says {wanted!r}"
+        return _misconfigured(pod, text)
+    return names[0] if names else None
+
+
+def _annotations(pod: Object) -> Mapping[str, str]:
+    return pod["metadata"].get("annotations") or {}
+
+
+def _container_in(found: str) -> str:
+    """The container's name in such a key; empty if there is none, or the ending is unknown."""
+    endings = (f".{ending}" for ending in ENDINGS)
+    return next((found[len(_PREFIX) : -len(end)] for end in endings if found.endswith(end)), "")
+
+
+def _misconfigured(pod: Object, text: str) -> Failed:
+    return Failed(Reason.INVALID_GPU_CONFIG, f"pod {full_name(pod)}: {text}", retry=False)

@@ -1,0 +1,40 @@
+"""Annotations of a share that more than one plugin writes, for the component that divides GPUs on the node.
+
+They are returned and travel with the Binding, so that a failed bind leaves none (N-56); what is on the pod
+already, put there by the webhook or by its author, stays.
+"""
+
+from collections.abc import Iterable
+
+from controller.kai.fractions import MEMORY_REQUEST, key, problem_of_name, said
+from controller.kai.memory import card_of, share_of
+from controller.kai.outcome import Failed
+from controller.kai.pods import full_name
+from controller.kai.quantity import mebibytes
+from controller.kai.reasons import Reason
+from controller.plugins.base import BindContext
+
+_CDI_PREFIX = "k8s.device-plugin.nvidia.com/gpu="
+
+
+def device_names(gpu_ids: Iterable[str], *, cdi: bool) -> str:
+    """The devices of a share, as a container runtime takes them.
+
+    Args:
+        gpu_ids: As the reservations report them.
+        cdi: Whether by the names of the Container Device Interface.
+    """
+    return ",".join(f"{_CDI_PREFIX if cdi else ''}{gpu}" for gpu in gpu_ids)
+
+
+def memory_request(context: BindContext, container: str) -> dict[str, str] | Failed:
+    """The memory of each GPU that a container was granted, unless the pod says it already (N-43)."""
+    problem = problem_of_name(container)
+    if problem is not None:
+        return Failed(Reason.INVALID_GPU_CONFIG, f"pod {full_name(context.pod)}: {problem}", retry=False)
+    name = key(container, MEMORY_REQUEST)
+    if said(context.pod, container, MEMORY_REQUEST) is not None:
+        return {}
+    card = card_of(context.node)
+    share = card if isinstance(card, Failed) else share_of(context.request, context.pod, card)
+    return share if isinstance(share, Failed) else {name: mebibytes(share.mib)}

@@ -1,0 +1,78 @@
+"""What annotations of KAI v0.18 say of a container's share."""
+
+import pytest
+
+from controller.kai.fractions import cdi_key, key, named_container, portion_limit_key
+from controller.kai.outcome import Failed
+from controller.runtime.client import Object
+
+
+def pod(**annotations: str) -> Object:
+    return {
+        "metadata": {"namespace": "team", "name": "a", "uid": "u", "annotations": annotations},
+        "spec": {},
+    }
+
+
+def problem(**annotations: str) -> str:
+    found = named_container(pod(**annotations))
+    assert isinstance(found, Failed)
+    assert (found.reason, found.retry) == ("InvalidGPUConfig", False)
+    return found.message
+
+
+ENDINGS = (
+    *("gpu-memory.request", "gpu-memory.limit", "gpus.devices"),
+    *("gpu-compute.mode", "gpu-compute.portion", "gpu-compute.request"),
+)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("name", ["main", "a", "with-dashes", "gpus.devices"])
+def test_each_key_names_its_container(name: str, ending: str) -> None:
+    """N-36."""
+    assert named_container(pod(**{f"nvidia.com/container.{name}.{ending}": "x"})) == name
+
+
+def test_a_pod_without_such_keys_names_none() -> None:
+    assert named_container(pod()) is None
+    assert named_container({"metadata": {"name": "a"}, "spec": {}}) is None
+    assert named_container(pod(**{"gpu-fraction-container-name": "main", "nvidia.com/other": "x"})) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia.com/container.main.gpu-memory",
+        "nvidia.com/container.main",
+        "nvidia.com/container..gpus.devices",
+        "nvidia.com/container.gpus.devices",
+        "nvidia.com/container.",
+        "nvidia.com/container.main.gpus.devices.more",
+    ],
+)
+def test_a_key_that_makes_no_sense_is_named(name: str) -> None:
+    """N-37."""
+    assert f"annotation {name} is not nvidia.com/container.<container> and one of" in problem(**{name: "x"})
+
+
+def test_two_containers_are_one_too_many() -> None:
+    """N-38."""
+    found = problem(
+        **{"nvidia.com/container.b.gpus.devices": "0", "nvidia.com/container.a.gpu-memory.limit": "1Gi"}
+    )
+    assert "are for containers a and b; only one may share a GPU" in found
+
+
+def test_both_ways_to_name_the_container_must_agree() -> None:
+    """N-39."""
+    keys = {"nvidia.com/container.a.gpus.devices": "0"}
+    assert named_container(pod(**keys, **{"gpu-fraction-container-name": "a"})) == "a"
+    found = problem(**keys, **{"gpu-fraction-container-name": "b"})
+    assert "are for container a, but gpu-fraction-container-name says 'b'" in found
+
+
+def test_the_keys() -> None:
+    assert key("main", "gpus.devices") == "nvidia.com/container.main.gpus.devices"
+    assert portion_limit_key("main") == "kai.scheduler/container.main.gpu-memory.portion.limit"
+    assert cdi_key("main") == "nvidia.cdi.k8s.io/container.main"
