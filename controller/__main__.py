@@ -8,6 +8,7 @@ command pays only for the imports that it needs.
 
 import contextlib
 import gc
+import json
 import os
 import signal
 import sys
@@ -37,12 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             if settings.help or settings.version:
                 sys.stdout.write(_help() if settings.help else _version())
                 return 0
-            plugins = _plan(settings)
+            ignored = [*settings.ignored]
+            plugins = _plan(settings, ignored)
         except SettingsError as error:
             for problem in error.problems:
                 sys.stderr.write(f"kai-binder: {problem}\n")
             return 2
-    return _print_config(settings, plugins) if settings.print_config else _run_to_end(settings, plugins)
+    if settings.print_config:
+        return _print_config(settings, plugins, ignored)
+    return _run_to_end(settings, plugins, ignored)
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
@@ -66,16 +70,16 @@ def _version() -> str:
     return f"kai-binder {version('kai-binder')}\n"
 
 
-def _plan(settings: "Settings") -> "tuple[PlannedPlugin, ...]":
+def _plan(settings: "Settings", ignored: list[str]) -> "tuple[PlannedPlugin, ...]":
     """The plugins in their order; with this the whole binder is imported."""
     from controller import app
 
     if settings.leader_elect:
         app.election_namespace(settings)
-    return app.plan(settings)
+    return app.plan(settings, ignored)
 
 
-def _run_to_end(settings: "Settings", plugins: "tuple[PlannedPlugin, ...]") -> int:
+def _run_to_end(settings: "Settings", plugins: "tuple[PlannedPlugin, ...]", ignored: "Sequence[str]") -> int:
     """Runs until a signal asks to stop; what ends it otherwise is one record in the log."""
     import anyio
     from loguru import logger
@@ -86,6 +90,8 @@ def _run_to_end(settings: "Settings", plugins: "tuple[PlannedPlugin, ...]") -> i
     from controller.runtime.leader import LeaseLostError
 
     logs.configure(settings.log_level, settings.log_format)
+    for text in ignored:
+        logger.bind(what=text).warning("A setting is not known to this version, and was left out")
     _allow_many_connections()
     gc.freeze()  # what was imported stays: no collection needs to look at it
     try:
@@ -133,7 +139,7 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _print_config(settings: "Settings", plugins: "Sequence[PlannedPlugin]") -> int:
+def _print_config(settings: "Settings", plugins: "Sequence[PlannedPlugin]", ignored: "Sequence[str]") -> int:
     """Shows what is in effect, as YAML; 1 if there is a problem with it."""
     from controller import app
     from controller.setting_texts import describe
@@ -150,6 +156,8 @@ def _print_config(settings: "Settings", plugins: "Sequence[PlannedPlugin]") -> i
             sys.stdout.write(f"  {name}: {typed(value)}\n")
         if planned.unmet is not None:
             sys.stdout.write(f"  dependencyNotMet: {planned.unmet}\n")
+    if ignored:
+        sys.stdout.write("ignored:\n" + "".join(f"- {json.dumps(text)}\n" for text in ignored))
     problems = [f"DependencyNotMet: {planned.unmet}" for planned in plugins if planned.unmet is not None]
     sharing = app.sharing_problem(settings, plugins)
     if sharing is not None:

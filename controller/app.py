@@ -52,14 +52,20 @@ from controller.settings import Settings, SettingsError
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def plan(settings: Settings) -> tuple[PlannedPlugin, ...]:
+def plan(settings: Settings, ignored: list[str] | None = None) -> tuple[PlannedPlugin, ...]:
     """The plugins that the settings enable, in their order.
+
+    Args:
+        settings: The settings.
+        ignored: What of the plugins setting was left out is added here, in words.
 
     Raises:
         SettingsError: The plugins setting cannot be followed.
     """
     try:
-        return registry.resolve(registry.installed(), settings.plugins)
+        return registry.resolve(
+            registry.installed(), settings.plugins, lenient=settings.lenient_plugins, ignored=ignored
+        )
     except registry.PluginConfigError as error:
         raise SettingsError(error.problems) from error
 

@@ -39,7 +39,7 @@ from controller.setting_types import (
     ZapTimeEncoding,
     parse_address,
 )
-from controller.sources import Found, flag_of, read_environment, read_flags, typed
+from controller.sources import STRICT_PLUGINS, Found, flag_of, read_environment, read_flags, typed
 
 
 class SettingsError(Exception):
@@ -147,6 +147,10 @@ class Settings(BaseSettings):
         "", "Reservation of GPUs", "PriorityClass of the reservation pods; empty for none."
     )
 
+    fips_only: Switch = _setting(
+        False, "Reservation of GPUs", "Reservation pods use only cryptography that FIPS 140-3 allows."
+    )
+
     kubeconfig: str = _setting(
         "", "API server", "Path of a kubeconfig; empty: $KUBECONFIG, else in-cluster, else ~/.kube/config."
     )
@@ -200,6 +204,19 @@ class Settings(BaseSettings):
     version: Switch = _setting(False, COMMANDS, "Print the version.")
     help: Switch = _setting(False, COMMANDS, "Print this text.")
 
+    _ignored: tuple[str, ...] = ()
+    _lenient_plugins: frozenset[str] = frozenset()
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What of the command line is not known, as a newer operator's may be, and was left out; in words."""
+        return self._ignored
+
+    @property
+    def lenient_plugins(self) -> frozenset[str]:
+        """Names in ``--plugins`` of which what is not known is to be left out, too."""
+        return self._lenient_plugins
+
     @field_validator("rate_limiter_max_delay")
     @classmethod
     def _not_below_base(cls, value: float, info: ValidationInfo) -> float:
@@ -242,8 +259,10 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         SettingsError: With every problem found.
     """
     problems: list[str] = []
+    ignored: list[str] = []
     fields = Settings.model_fields
-    flags = read_flags(argv, {name: info.annotation is bool for name, info in fields.items()}, problems)
+    switches = {name: info.annotation is bool for name, info in fields.items()}
+    flags = read_flags(argv, switches, problems, ignored)
     if "true" in (flags.get("help"), flags.get("version")):
         # Not checked: the defaults are right, and checking them takes what else a start needs.
         return Settings.model_construct(
@@ -252,8 +271,8 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     variables = read_environment(
         environ, (name for name, info in fields.items() if group_of(info) != COMMANDS), problems
     )
-    found = Found(problems)
-    _collect(found, flags, variables)
+    found = Found(problems, ignored)
+    lenient = _collect(found, flags, variables)
     try:
         settings = Settings(**found.values)
     except ValidationError as error:
@@ -264,13 +283,18 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         ]
     if problems:
         raise SettingsError(problems)
+    settings._ignored, settings._lenient_plugins = tuple(ignored), lenient
     return settings
 
 
 def _collect(
     found: Found, flags: Mapping[str, str], variables: Mapping[tuple[str, ...], tuple[str, str]]
-) -> None:
-    """Puts together what was given, lowest precedence first."""
+) -> frozenset[str]:
+    """Puts together what was given, lowest precedence first.
+
+    Returns:
+        The plugins that only the flag names, which a newer operator may know better than we do.
+    """
     flag_plugins = found.json_object("--plugins", "", flags.get("plugins"))
     source, text = variables.get(("plugins",), ("", ""))
     plugins = found.json_object(source, "", text)
@@ -288,3 +312,5 @@ def _collect(
     for field, text in flags.items():
         if field != "plugins":
             found.put(flag_of(field), (field,), text)
+    nested_names = {spelling.get(nested[0], nested[0]) for _, *nested in variables if nested}
+    return frozenset(flag_plugins.keys() - plugins.keys() - nested_names - STRICT_PLUGINS)

@@ -66,13 +66,21 @@ def variable_of(field: str) -> str:
     return PREFIX + field.upper()
 
 
+_STRICT_FLAGS = "--log-"
+"""Begins our own flags, which no operator passes: an unknown one is a typing error."""
+_VALUE = re.compile(r"[^-]|-\d")
+"""Begins what cannot be a flag."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Ends a complaint with the closest known word, if one is close."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def read_flags(argv: Sequence[str], fields: Mapping[str, bool], problems: list[str]) -> dict[str, str]:
+def read_flags(
+    argv: Sequence[str], fields: Mapping[str, bool], problems: list[str], ignored: list[str]
+) -> dict[str, str]:
     """Splits the command line into field -> text; the last of several wins.
 
     Takes what Go's flag package takes, one dash or two, since that is what existing Deployments hold.
@@ -81,6 +89,7 @@ def read_flags(argv: Sequence[str], fields: Mapping[str, bool], problems: list[s
         argv: The command line without the name of the program.
         fields: All fields; whether each is a switch, which needs no value.
         problems: Problems are added here.
+        ignored: What is not known and may come from a newer operator is added here.
     """
     by_flag = {flag_of(field): field for field in fields} | {"--h": "help"}
     given: dict[str, str] = {}
@@ -93,7 +102,10 @@ def read_flags(argv: Sequence[str], fields: Mapping[str, bool], problems: list[s
         if not head.startswith("-") or not head.strip("-"):
             problems.append(f"{word!r} is no flag; a switch is turned off by --flag=false")
         elif field is None:
-            problems.append(f"{head} is no known flag{did_you_mean(flag, by_flag)}")
+            unknown = f"{head} is no known flag{did_you_mean(flag, by_flag)}"
+            (problems if flag.startswith(_STRICT_FLAGS) else ignored).append(unknown)
+            if not equals and words and _VALUE.match(words[-1]):
+                words.pop()
         elif equals:
             given[field] = value
         elif fields[field]:
@@ -133,6 +145,9 @@ def read_environment(
     return given
 
 
+STRICT_PLUGINS = frozenset({"gpumemorylimit", "hamicore"})
+"""Names of the plugin in whose setting a typing error could leave a pod without its memory limit."""
+
 # Go reads JSON keys in any case, and variables have only one.
 _PLUGIN_KEYS = {name.replace("_", ""): info.alias or name for name, info in PluginConfig.model_fields.items()}
 
@@ -140,8 +155,9 @@ _PLUGIN_KEYS = {name.replace("_", ""): info.alias or name for name, info in Plug
 class Found:
     """Collects what was set, lowest precedence first, and remembers under which name a person set it."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str], ignored: list[str]) -> None:
         self.problems = problems
+        self.ignored = ignored
         self.values: dict[str, Any] = {}
         self._sources: dict[tuple[str, ...], str] = {}
 
@@ -170,6 +186,9 @@ class Found:
         for given, value in self.json_object(source, f"{name}: ", config).items():
             key = _PLUGIN_KEYS.get(given.replace("_", "").lower(), given)
             path = ("plugins", name, key)
+            if key not in _PLUGIN_KEYS.values() and source == "--plugins" and name not in STRICT_PLUGINS:
+                self.ignored.append(f"--plugins: {name}.{given} is no known key")
+                continue
             if key != "arguments" and value is not None:
                 self.put(source, path, value)
             elif value is not None:

@@ -87,13 +87,19 @@ def installed() -> tuple[type[Plugin], ...]:
 
 
 def resolve(
-    classes: Iterable[type[Plugin]], settings: Mapping[str, PluginConfig]
+    classes: Iterable[type[Plugin]],
+    settings: Mapping[str, PluginConfig],
+    *,
+    lenient: frozenset[str] = frozenset(),
+    ignored: list[str] | None = None,
 ) -> tuple[PlannedPlugin, ...]:
     """Merges, orders and checks.
 
     Args:
         classes: All plugins there are.
         settings: The user's settings by plugin name or alias.
+        lenient: Names in the settings that may be a newer KAI's: what of them is not known is left out.
+        ignored: What was left out is added here, in words.
 
     Returns:
         The enabled plugins in the order in which they run.
@@ -103,6 +109,12 @@ def resolve(
     """
     problems: list[str] = []
     by_name = _by_name(classes, problems)
+    left_out: list[str] = [] if ignored is None else ignored
+    known = [word for cls in by_name.values() for word in (cls.name, *cls.aliases)]
+    left_out += [
+        f"--plugins: there is no plugin {word!r}" for word in sorted(lenient & settings.keys() - known)
+    ]
+    settings = {word: config for word, config in settings.items() if word in known or word not in lenient}
     configs = _configs(by_name, settings, problems)
     enabled = [cls for cls in by_name.values() if _is_enabled(cls, configs)]
     enabled.sort(key=lambda cls: (-_priority(cls, configs), cls.name))
@@ -110,6 +122,8 @@ def resolve(
     plan = []
     for cls in enabled:
         config = configs.get(cls.name, PluginConfig())
+        if cls.name in lenient and cls in BUILT_IN:
+            config = _without_unknown_arguments(cls, config, left_out)
         arguments = _arguments(cls, config, problems)
         if arguments is not None:
             unmet = _unmet(cls, order, by_name)
@@ -118,6 +132,14 @@ def resolve(
     if problems:
         raise PluginConfigError(problems)
     return tuple(plan)
+
+
+def _without_unknown_arguments(cls: type[Plugin], config: PluginConfig, left_out: list[str]) -> PluginConfig:
+    known = {field.alias or key for key, field in cls.arguments_model.model_fields.items()}
+    unknown = sorted((config.arguments or {}).keys() - known)
+    left_out += [f"--plugins: {cls.name} has no argument {name!r}" for name in unknown]
+    kept = {name: value for name, value in (config.arguments or {}).items() if name in known}
+    return config.model_copy(update={"arguments": kept}) if unknown else config
 
 
 def _fault(cls: object) -> str | None:

@@ -18,6 +18,7 @@ UPSTREAM = {
     "--resource-reservation-namespace": "kai-resource-reservation",
     "--resource-reservation-service-account": "kai-resource-reservation",
     "--resource-reservation-app-label": "kai-resource-reservation",
+    "--fips-only": "false",
     "--resource-reservation-pod-image": "registry/local/kai-scheduler/resource-reservation",
     "--resource-reservation-allocation-timeout": "40",
     "--resource-reservation-pod-resources": "",
@@ -371,13 +372,13 @@ RESOURCES = "--resource-reservation-pod-resources"
             "--plugins: a.failurePolicy 'Retry' must be 'Fail' or 'Ignore'",
         ),
         (
-            '--plugins={"a":{"enabld":true}}',
-            "--plugins: a.enabld is no known key; known are enabled, priority, arguments, failurePolicy; "
-            "did you mean enabled?",
+            '--plugins={"gpumemorylimit":{"enabld":true}}',
+            "--plugins: gpumemorylimit.enabld is no known key; known are enabled, priority, arguments, "
+            "failurePolicy; did you mean enabled?",
         ),
-        ("--burts=3", "--burts is no known flag; did you mean --burst?"),
-        ("-qsp=3", "-qsp is no known flag; did you mean --qps?"),
-        ("--xyzzy", "--xyzzy is no known flag"),
+        ('--plugins={"hamicore":{"enabld":true}}', "--plugins: hamicore.enabld is no known key"),
+        ("--log-lvel=debug", "--log-lvel is no known flag; did you mean --log-level?"),
+        ("-log-levels=debug", "-log-levels is no known flag; did you mean --log-level?"),
         ("--kubeconfig", "--kubeconfig needs a value"),
         ("false", "'false' is no flag; a switch is turned off by --flag=false"),
         ("--", "'--' is no flag"),
@@ -388,6 +389,40 @@ def test_other_bad_flags_are_told_in_one_line(word: str, problem: str) -> None:
     assert problem in found
     assert found.startswith(problem[:2] if problem.startswith(("-", "'")) else RESOURCES)
     assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("words", "ignored"),
+    [
+        (["--burts=3"], ("--burts is no known flag; did you mean --burst?",)),
+        (["-qsp", "3"], ("-qsp is no known flag; did you mean --qps?",)),
+        (["--xyzzy"], ("--xyzzy is no known flag",)),
+        (["--xx", "1", "--yy", "-1", "--zz"], tuple(f"--{2 * name} is no known flag" for name in "xyz")),
+        (['--plugins={"a":{"enabld":true}}'], ("--plugins: a.enabld is no known key",)),
+    ],
+)
+def test_what_a_newer_operator_may_pass_is_left_out(words: list[str], ignored: tuple[str, ...]) -> None:
+    """N-22, N-23: it must not keep the binder from starting; what follows counts."""
+    settings = load([*words, "--qps", "7"], {})
+    assert settings.qps == 7
+    assert settings.ignored == ignored
+
+
+def test_what_is_in_the_environment_is_nobody_elses() -> None:
+    flag = '--plugins={"new":{},"both":{},"hamicore":{}}'
+    settings = load(
+        [flag], {"BINDER_PLUGINS__BOTH__ENABLED": "true", "BINDER_PLUGINS__MINE__ENABLED": "true"}
+    )
+    assert settings.lenient_plugins == {"new"}
+    assert load([], {}).lenient_plugins == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "on"), [([], False), (["--fips-only"], True), (["--fips-only=true"], True)]
+)
+def test_the_operators_flag_for_fips(words: list[str], on: bool) -> None:
+    """N-14, N-22."""
+    assert load(words, {}).fips_only is on
 
 
 def test_a_flag_without_its_value_does_not_swallow_the_next() -> None:
@@ -440,7 +475,7 @@ def test_a_bad_value_that_a_flag_overrides_does_no_harm() -> None:
 
 def test_all_problems_are_told_together() -> None:
     found = problems(
-        ["--qsp=1", "--burst=0", "--rate-limiter-max-delay=5", "--plugins={"],
+        ["--log-qsp=1", "--burst=0", "--rate-limiter-max-delay=5", "--plugins={"],
         {
             "BINDER_RATE_LIMITER_BASE_DELAY": "10",
             "BINDER_LOG_LEVEL": "loud",
@@ -449,7 +484,7 @@ def test_all_problems_are_told_together() -> None:
         },
     )
     assert [line.split(" ")[0] for line in found] == [
-        "--qsp",
+        "--log-qsp",
         "BINDER_X",
         "--plugins:",
         "BINDER_QPS:",

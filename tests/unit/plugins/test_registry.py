@@ -453,3 +453,35 @@ def test_a_module_that_cannot_be_imported(package: Callable[..., None], code: st
 def test_an_entry_point_that_names_no_plugin(package: Callable[[str], None], value: str, why: str) -> None:
     package(value)
     assert refused() == f"plugin outside ({value}) {why}"
+
+
+# What a newer KAI may say
+
+
+def test_what_a_newer_operator_says_of_plugins_is_left_out() -> None:
+    """N-23, N-28, N-30."""
+    ignored: list[str] = []
+    settings = {
+        "timemachine": PluginConfig(enabled=True, priority=7),
+        "gpusharing": PluginConfig(arguments={"cdiEnabled": "true", "newArgument": "x"}),
+        "volumebinding": PluginConfig(arguments={"bindTimeoutSeconds": "7"}),
+    }
+    planned = resolve(BUILT_IN, settings, lenient=frozenset(settings), ignored=ignored)
+    assert names(planned) == ["volumebinding", "dynamicresources", "gpusharing"]
+    assert arguments(planned, "gpusharing")["cdiEnabled"] is True
+    assert ignored == [
+        "--plugins: there is no plugin 'timemachine'",
+        "--plugins: gpusharing has no argument 'newArgument'",
+    ]
+
+
+def test_a_value_that_is_wrong_is_a_problem_wherever_it_stands() -> None:
+    settings = {"gpusharing": PluginConfig(arguments={"cdiEnabled": "perhaps"})}
+    with pytest.raises(PluginConfigError, match="cdiEnabled"):
+        resolve(BUILT_IN, settings, lenient=frozenset(settings))
+
+
+def test_arguments_of_plugins_from_outside_are_never_left_out() -> None:
+    settings = {"quota": PluginConfig(arguments={"limit": "1"})}
+    with pytest.raises(PluginConfigError, match="limit"):
+        resolve((*BUILT_IN, plugin("quota")), settings, lenient=frozenset(settings))
