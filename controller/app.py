@@ -242,6 +242,7 @@ def _reservation_options(settings: Settings) -> ReservationOptions:
         priority_class_name=settings.resource_reservation_priority_class_name,
         runtime_class_name=settings.runtime_class_name,
         fake_gpu_nodes=settings.fake_gpu_nodes,
+        fips_only=settings.fips_only,
         scale_adjust_namespace=settings.scale_adjust_namespace,
     )
 

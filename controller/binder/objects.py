@@ -116,7 +116,7 @@ def trim_reservation(pod: Object) -> Object:
     metadata, status = _metadata(pod), pod.get("status") or {}
     metadata["creationTimestamp"] = pod["metadata"].get("creationTimestamp", "")
     annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
-    metadata["annotations"] = {name: text for name, text in annotations.items() if name in READ_ANNOTATIONS}
+    metadata["annotations"] = {name: text for name, text in annotations.items() if is_read(name)}
     kept_status = {name: status[name] for name in ("phase", "reason", "message") if name in status}
     return {"metadata": metadata, "spec": {"nodeName": pod["spec"].get("nodeName")}, "status": kept_status}
 

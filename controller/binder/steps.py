@@ -102,10 +102,10 @@ class Step:
         found = await self._call(self.plugin.pre_bind, context)
         match found:
             case Ready():
-                problem = _problem_of(Prepared(annotations=found.annotations))
-                if problem is not None:
-                    return self._broken(f"plugin {self.name} was ready with {problem}")
-                return Ready(_legal_text(found.message), dict(found.annotations))
+                checked = self._checked(Prepared(annotations=found.annotations))
+                if isinstance(checked, Failed):
+                    return checked
+                return Ready(_legal_text(found.message), checked.annotations)
             case Skipped():
                 return Skipped(_legal_text(found.message))
             case DependencyNotMet():

@@ -48,6 +48,10 @@ def portion_limit_key(container: str) -> str:
     return _PORTION_LIMIT.format(container)
 
 
+RESERVATION_MODE = f"{_PREFIX}resource-reservation.{COMPUTE_MODE}"
+"""On a reservation pod: how the users of its GPU share the compute units (N-13); the scheduler reads it."""
+
+
 def said(pod: Object, container: str, ending: str) -> str | None:
     """What the pod's annotation of a container's share with this ending says."""
     return _annotations(pod).get(key(container, ending))

@@ -56,6 +56,7 @@ class Reason(StrEnum):
     RESERVATION_TIMEOUT = "ReservationTimeout"
     RESERVATION_FAILED = "ReservationFailed"
     RESERVATION_CONFLICT = "ReservationConflict"
+    COMPUTE_MODE_CONFLICT = "ComputeModeConflict"
     RESERVATION_LOST = "ReservationLost"
     CLAIM_NOT_FOUND = "ClaimNotFound"
     CLAIM_UNBOUND = "ClaimUnbound"

@@ -153,6 +153,12 @@ class BindRequest:
         """Namespace and name of its pod, for messages."""
         return f"{self.namespace}/{self.pod_name}"
 
+    def compute_mode(self, group: str) -> ComputeMode:
+        """How the pods of a group are to share the GPU's compute units (N-5)."""
+        return dict(zip(self.gpu_groups, self.compute_modes, strict=False)).get(
+            group, ComputeMode.TIME_SLICING
+        )
+
     @property
     def names_compute_modes(self) -> bool:
         """Whether a scheduler that knows compute sharing modes wrote it, as KAI's does since v0.18."""

@@ -5,10 +5,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.kai.fractions import RESERVATION_MODE
 from controller.kai.names import FAKE_GPU_NODE, GPU_INDEX, GPU_RESOURCE, GROUP_LABEL
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name
 from controller.kai.reasons import Reason
+from controller.kai.request import ComputeMode
 from controller.kai.sharing import shown
 from controller.runtime.client import Object
 
@@ -16,6 +18,8 @@ NAME_PREFIX = "gpu-reservation-"
 """Of the names that KAI's binders give, too."""
 
 _FAKE_IMAGE = "ubuntu"
+_FIPS_ONLY = "fips140=only,tlsmlkem=0"
+"""KAI's agent is written in Go (N-14)."""
 _DEVICE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/]{0,127}")
 _NO_DEVICES = frozenset({"all", "none", "void"})
 """Words that the container runtime takes for every GPU, or for none."""
@@ -38,6 +42,7 @@ class ReservationOptions:
         priority_class_name: Empty for none.
         runtime_class_name: Empty for none.
         fake_gpu_nodes: Whether nodes may have fake GPUs, where the agent cannot run.
+        fips_only: Whether the agent may only use cryptography that FIPS 140-3 allows.
         scale_adjust_namespace: Where the autoscaler's pods wait for new nodes.
     """
 
@@ -53,6 +58,7 @@ class ReservationOptions:
     priority_class_name: str = ""
     runtime_class_name: str = ""
     fake_gpu_nodes: bool = False
+    fips_only: bool = False
     scale_adjust_namespace: str = ""
 
 
@@ -79,7 +85,14 @@ def device_of(reservation: Object) -> str | Failed | None:
     return Failed(Reason.RESERVATION_FAILED, message)
 
 
-def reservation_pod(options: ReservationOptions, node: Object, group: str, user: Object) -> Object:
+def mode_of(reservation: Object) -> str:
+    """How the users of a reservation's GPU share its compute units."""
+    return annotation(reservation, RESERVATION_MODE) or ComputeMode.TIME_SLICING
+
+
+def reservation_pod(
+    options: ReservationOptions, node: Object, group: str, user: Object, mode: ComputeMode | None = None
+) -> Object:
     """The pod to be created.
 
     Args:
@@ -87,6 +100,8 @@ def reservation_pod(options: ReservationOptions, node: Object, group: str, user:
         node: Where the GPU is.
         group: Its name.
         user: The first pod that gets a share; its tolerations are taken over.
+        mode: How its users share the compute units; None where the request does not speak of modes, so that a
+            scheduler that knows none sees nothing new.
     """
     node_name = node["metadata"]["name"]
     spec: Object = {
@@ -109,7 +124,10 @@ def reservation_pod(options: ReservationOptions, node: Object, group: str, user:
             "name": reservation_name(node_name, group),
             "namespace": options.namespace,
             "labels": {"app": options.app_label, GROUP_LABEL: group},
-            "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+            "annotations": {
+                "karpenter.sh/do-not-disrupt": "true",
+                **({} if mode is None else {RESERVATION_MODE: str(mode)}),
+            },
         },
         "spec": spec,
     }
@@ -126,6 +144,8 @@ def _container(options: ReservationOptions, node: Object) -> Object:
         ],
         "resources": {name: _with_gpu(options.resources.get(name)) for name in ("requests", "limits")},
     }
+    if options.fips_only:
+        container["env"].append({"name": "GODEBUG", "value": _FIPS_ONLY})
     if options.container_security_context:
         container["securityContext"] = options.container_security_context
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}

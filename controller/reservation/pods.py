@@ -14,9 +14,10 @@ from controller.kai.names import PODS
 from controller.kai.outcome import Failed
 from controller.kai.pods import full_name, is_alive
 from controller.kai.reasons import Reason
+from controller.kai.request import BindRequest
 from controller.kai.sharing import groups_of_pod
 from controller.reservation.answer import Waiting
-from controller.reservation.manifest import device_of, reservation_name, reservation_pod
+from controller.reservation.manifest import device_of, mode_of, reservation_name, reservation_pod
 from controller.reservation.members import Members, node_of
 from controller.reservation.usage import Usage
 from controller.runtime import errors
@@ -35,6 +36,7 @@ class Bind:
     """On whose behalf GPUs are reserved, and until when there is time.
 
     Attributes:
+        request: The request.
         user: The pod that gets a share.
         node: Its node.
         waiting: Around each wait for somebody else.
@@ -42,6 +44,7 @@ class Bind:
         made: The reservation pods that were made for it.
     """
 
+    request: BindRequest
     user: Object
     node: Object
     waiting: Waiting
@@ -81,7 +84,7 @@ class ReservationPods:
             if isinstance(found, Failed):
                 return found
             if found is not None:
-                return _checked(found, group, bind.node_name)
+                return _checked(found, group, bind)
             # Outside the lock: the old pod may take its time to go.
             failure = await self._until_gone(reservation_name(bind.node_name, group), bind)
             if failure is not None:
@@ -123,7 +126,8 @@ class ReservationPods:
         failure = await self._scaling_up()
         if failure is not None:
             return failure
-        body = reservation_pod(self._options, bind.node, group, bind.user)
+        mode = bind.request.compute_mode(group) if bind.request.names_compute_modes else None
+        body = reservation_pod(self._options, bind.node, group, bind.user, mode)
         try:
             created = await self._client.create(PODS, body, self._options.namespace)
         except errors.AlreadyExistsError:
@@ -203,15 +207,19 @@ class ReservationPods:
         return Failed(Reason.RESERVATION_TIMEOUT, text)
 
 
-def _checked(found: Object, group: str, node_name: str) -> Object | Failed:
-    """The reservation pod if it is that of the group, on the node."""
+def _checked(found: Object, group: str, bind: Bind) -> Object | Failed:
+    """The reservation pod if it is that of the group, on the node, in the mode that the request is for."""
     if group not in groups_of_pod(found):
         text = f"reservation pod {full_name(found)} is not labelled as that of GPU group {group}"
         return Failed(Reason.RESERVATION_CONFLICT, text)
+    name, node_name = full_name(found), bind.node_name
     if node_of(found) != node_name:
-        name = full_name(found)
         text = f"GPU group {group} is reserved on node {node_of(found)} by pod {name}, not on {node_name}"
         return Failed(Reason.RESERVATION_CONFLICT, text)
+    present, wanted = mode_of(found), bind.request.compute_mode(group)
+    if present != wanted:
+        text = f"GPU group {group} is reserved for {present} by pod {name}, and the request is for {wanted}"
+        return Failed(Reason.COMPUTE_MODE_CONFLICT, text)
     return found
 
 

@@ -79,7 +79,7 @@ class Reservations:
         failure = _problem_of_groups(request, node)
         if failure is not None:
             return failure
-        bind = Bind(pod, node, waiting, anyio.current_time() + self._timeout_s)
+        bind = Bind(request, pod, node, waiting, anyio.current_time() + self._timeout_s)
         try:
             return await self._reserve(request.gpu_groups, bind)
         except errors.ApiError:
