@@ -102,7 +102,7 @@ class Step:
         found = await self._call(self.plugin.pre_bind, context)
         match found:
             case Ready():
-                problem = _problem_of(Prepared(annotations=found.annotations))
+                problem = _problem_of({}, found.annotations)
                 if problem is not None:
                     return self._broken(f"plugin {self.name} was ready with {problem}")
                 return Ready(_legal_text(found.message), dict(found.annotations))
