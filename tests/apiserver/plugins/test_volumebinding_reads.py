@@ -260,33 +260,3 @@ def test_f_12_a_list_whose_rest_is_gone_begins_anew(cluster: Cluster, volumes: V
     assert "failedAttempts" not in cluster.status("a")
     assert volumes.volume_of("data") == right
     assert rest.count == 1
-
-
-def test_f_45_three_hundred_pods_that_wait_for_volumes(
-    cluster: Cluster, volumes: Volumes, binders: Binders
-) -> None:
-    """F-45: each takes little memory, by the way that it is run, and none a connection."""
-    first, count, node, made = 60, 300, volumes.node(), volumes.made_class()
-    binder = binders.start()
-
-    def make(number: int) -> Object:
-        volumes.claim(f"data-{number}", made)
-        return cluster.pod(f"p{number}", claims=(f"data-{number}",))
-
-    with ThreadPoolExecutor(8) as threads:
-        pods = list(threads.map(make, range(first + count)))
-    # What connections and the code itself take is no matter of how many they are.
-    ask_all(cluster, [node], pods[:first])
-    for number in range(first):
-        volumes.wait_until_shown(f"p{number}", within_s=60)
-    before_mib, files = resident_mib(binder.pid), open_files(binder.pid)
-    ask_all(cluster, [node], pods[first:])
-    for number in range(first, first + count):
-        volumes.wait_until_shown(f"p{number}", within_s=90)
-    each_kib = (resident_mib(binder.pid) - before_mib) * 1024 / count
-    assert each_kib <= 40.0, f"{each_kib:.1f} KiB each"
-    assert open_files(binder.pid) - files < 40
-
-
-def open_files(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
