@@ -310,3 +310,25 @@ class Sharing(Cluster):
         assert self.group_labels(name) == {}
         assert self.all_config_maps() == []
         self.wait_until_freed(*groups)
+
+
+def groups_of(mode: str | None, *groups: str) -> dict[str, Any]:
+    """Both fields, as the scheduler writes them (N-1)."""
+    entries = [{"id": group, **({} if mode is None else {"computeSharingMode": mode})} for group in groups]
+    return {"selectedGPUGroups": list(groups), "selectedFractionalGpuGroups": entries}
+
+
+def refusal_of(cluster: Sharing, name: str, reason: str) -> str:
+    """The message of a request that failed for this reason."""
+    cluster.wait_for(name, "Failed")
+    bound = cluster.conditions(name)["Bound"]
+    assert bound["reason"] == reason, bound
+    return str(bound["message"])
+
+
+def ask_share_of(cluster: Sharing, name: str, node: str, spec: dict[str, Any], **options: Any) -> None:  # noqa: ANN401
+    """Makes a pod, with options as of `shared_pod`, and a request for a share with this spec."""
+    pod = cluster.shared_pod(name, **options)
+    count = len(spec.get("selectedFractionalGpuGroups") or spec["selectedGPUGroups"])
+    given = {"count": count, "portion": "0.50"}
+    cluster.ask(name, node, owner=pod, receivedResourceType="Fraction", receivedGPU=given, **spec)

@@ -1,0 +1,69 @@
+"""Shares of GPUs that a component on the node enforces, set up as KAI v0.18's operator does."""
+
+import json
+
+import pytest
+
+from tests.binder import Binders
+from tests.sharing import Sharing, ask_share_of, groups_of, refusal_of
+
+MEMORY = {"nvidia.com/gpu.memory": "15360"}
+MAIN = "nvidia.com/container.main."
+
+FRACTIONS = {
+    "gpusharing": {"enabled": False},
+    "nvfractions": {"enabled": True, "priority": 90, "arguments": {"cdiEnabled": "true"}},
+}
+
+
+@pytest.fixture
+def fractions(binders: Binders) -> None:
+    """The operator's mode NvFractions (N-25)."""
+    binders.start("--plugins", json.dumps(FRACTIONS))
+
+
+@pytest.mark.usefixtures("fractions", "agents")
+class TestNvFractions:
+    """Annotations only."""
+
+    def test_a_share_of_two_devices(self, cluster: Sharing) -> None:
+        """N-51 to N-53, U-6."""
+        node, groups = cluster.node(labels=MEMORY), [cluster.group("g"), cluster.group("h")]
+        limit = {"kai.scheduler/container.main.gpu-memory.portion.limit": "0.8"}
+        ask_share_of(
+            cluster,
+            "a",
+            node,
+            groups_of("sm-sharing", *groups),
+            devices="2",
+            config_map=None,
+            annotations=limit,
+        )
+        cluster.wait_for("a", "Succeeded")
+        annotations = cluster.get_pod("a")["metadata"]["annotations"]
+        prefix = "k8s.device-plugin.nvidia.com/gpu="
+        assert annotations[f"{MAIN}gpus.devices"] == ",".join(
+            prefix + cluster.device(group) for group in groups
+        )
+        assert annotations[f"{MAIN}gpu-memory.request"] == "7680Mi"
+        assert annotations[f"{MAIN}gpu-memory.limit"] == "12Gi"
+        assert cluster.all_config_maps() == []
+        condition = cluster.conditions("a")["NvFractions"]
+        assert (condition["status"], condition["reason"]) == ("True", "Reconciled")
+
+    def test_a_bind_that_fails_leaves_no_annotation(self, cluster: Sharing) -> None:
+        """N-56: else the next node's card would be divided by the first one's size."""
+        node = cluster.node(labels=MEMORY)
+        bad = {"kai.scheduler/container.main.gpu-memory.portion.limit": "0.1"}
+        ask_share_of(
+            cluster, "a", node, groups_of("sm-sharing", cluster.group()), config_map=None, annotations=bad
+        )
+        message = refusal_of(cluster, "a", "InvalidGPUConfig")
+        assert "may use at most 1536Mi of GPU memory, less than the 7680Mi that it was granted" in message
+        names = cluster.get_pod("a")["metadata"]["annotations"]
+        assert not [name for name in names if name.startswith("nvidia.com/")]
+
+    def test_without_the_label_no_share_is_bound(self, cluster: Sharing) -> None:
+        node = cluster.node()
+        ask_share_of(cluster, "a", node, groups_of("sm-sharing", cluster.group()), config_map=None)
+        assert f"node {node} has no label nvidia.com/gpu.memory" in refusal_of(cluster, "a", "MemoryUnknown")
