@@ -110,12 +110,7 @@ def resolve(
     problems: list[str] = []
     by_name = _by_name(classes, problems)
     left_out: list[str] = [] if ignored is None else ignored
-    known = [word for cls in by_name.values() for word in (cls.name, *cls.aliases)]
-    left_out += [
-        f"--plugins: there is no plugin {word!r}" for word in sorted(lenient & settings.keys() - known)
-    ]
-    settings = {word: config for word, config in settings.items() if word in known or word not in lenient}
-    configs = _configs(by_name, settings, problems)
+    configs = _configs(by_name, _known(by_name, settings, lenient, left_out), problems)
     enabled = [cls for cls in by_name.values() if _is_enabled(cls, configs)]
     enabled.sort(key=lambda cls: (-_priority(cls, configs), cls.name))
     order = [cls.name for cls in enabled]
@@ -132,6 +127,19 @@ def resolve(
     if problems:
         raise PluginConfigError(problems)
     return tuple(plan)
+
+
+def _known(
+    by_name: Mapping[str, type[Plugin]],
+    settings: Mapping[str, PluginConfig],
+    lenient: frozenset[str],
+    left_out: list[str],
+) -> dict[str, PluginConfig]:
+    """The settings without plugins that are not known and need not be."""
+    known = [word for cls in by_name.values() for word in (cls.name, *cls.aliases)]
+    strangers = sorted(lenient & settings.keys() - known)
+    left_out += [f"--plugins: there is no plugin {word!r}" for word in strangers]
+    return {word: config for word, config in settings.items() if word not in strangers}
 
 
 def _without_unknown_arguments(cls: type[Plugin], config: PluginConfig, left_out: list[str]) -> PluginConfig:
