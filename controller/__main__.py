@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from controller import KAI_VERSIONS
 from controller.runtime.imports import frugal_imports
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _help() -> str:
 def _version() -> str:
     from importlib.metadata import version
 
-    return f"kai-binder {version('kai-binder')}\n"
+    return f"kai-binder {version('kai-binder')} for KAI {', '.join(KAI_VERSIONS)}\n"
 
 
 def _plan(settings: "Settings", ignored: list[str]) -> "tuple[PlannedPlugin, ...]":
@@ -145,7 +146,7 @@ def _print_config(settings: "Settings", plugins: "Sequence[PlannedPlugin]", igno
     from controller.setting_texts import describe
     from controller.sources import typed
 
-    sys.stdout.write(f"{describe(settings)}plugin-order:\n")
+    sys.stdout.write(f"kai-versions: {json.dumps(KAI_VERSIONS)}\n{describe(settings)}plugin-order:\n")
     for planned in plugins:
         sys.stdout.write(
             f"- name: {planned.cls.name}\n"

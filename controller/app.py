@@ -10,7 +10,7 @@ from uuid import uuid4
 import anyio
 from loguru import logger
 
-from controller.binder.crd import warn_if_status_is_pruned
+from controller.binder.crd import warn_of_differences
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline, SharedGPUs
 from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
@@ -149,7 +149,7 @@ async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> C
 
         tasks.start_soon(give_up)
         client = await Client.connect(options)
-        await warn_if_status_is_pruned(client)
+        await warn_of_differences(client)
         tasks.cancel_scope.cancel()
     return client
 

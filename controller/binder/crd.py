@@ -1,14 +1,17 @@
-"""Whether the cluster's CRD can hold what we write: the Go binder's own has no conditions."""
+"""Whether the cluster's CRD fits this version: a server drops the fields that its CRD does not have."""
+
+from collections.abc import Iterator
 
 from loguru import logger
 
 from controller.kai.names import BIND_REQUESTS
+from controller.kai.request import SPEC_FIELDS
 from controller.runtime import errors
-from controller.runtime.client import Client
+from controller.runtime.client import Client, Object
 
 
-async def warn_if_status_is_pruned(client: Client) -> None:
-    """Says so, once, if the server will drop the conditions of a request's status."""
+async def warn_of_differences(client: Client) -> None:
+    """Says, once, what the server will drop of what is written, and what it may hold that is not read."""
     try:
         document = await client.raw(f"/openapi/v3/apis/{BIND_REQUESTS.version}")
     except errors.ApiError as error:
@@ -18,10 +21,35 @@ async def warn_if_status_is_pruned(client: Client) -> None:
     for schema in (document.get("components") or {}).get("schemas", {}).values():
         kinds = [kind.get("kind") for kind in schema.get("x-kubernetes-group-version-kind") or ()]
         if "BindRequest" in kinds:
-            status = (schema.get("properties") or {}).get("status") or {}
-            if "conditions" not in (status.get("properties") or {}):
-                logger.warning(
-                    "The installed CRD of BindRequests is the Go binder's: the server drops conditions, "
-                    "so only status.reason says what failed. Apply config/crd to see more"
-                )
+            _compare(schema.get("properties") or {})
             return
+
+
+def _compare(properties: Object) -> None:
+    status = (properties.get("status") or {}).get("properties") or {}
+    if "conditions" not in status:
+        logger.warning(
+            "The installed CRD of BindRequests is the Go binder's: the server drops conditions, "
+            "so only status.reason says what failed. Apply config/crd to see more"
+        )
+    present = set(_paths(properties.get("spec") or {}))
+    missing, unknown = sorted(SPEC_FIELDS - present), sorted(present - SPEC_FIELDS)
+    if missing:
+        logger.bind(fields=missing).warning(
+            "The installed CRD of BindRequests is older than this binder: the server drops these fields, "
+            "whatever the scheduler writes. Apply config/crd"
+        )
+    if unknown:
+        logger.bind(fields=unknown).warning(
+            "The installed CRD of BindRequests is newer than this binder: these fields are not read"
+        )
+
+
+def _paths(schema: Object, prefix: str = "") -> Iterator[str]:
+    """The fields of an object, and of KAI's own objects in it; devices of claims are Kubernetes' own."""
+    for name, part in (schema.get("properties") or {}).items():
+        path = f"{prefix}{name}"
+        yield path
+        inner = part.get("items", part)
+        if path in {"receivedGPU", "selectedFractionalGpuGroups"}:
+            yield from _paths(inner, f"{path}.")

@@ -22,6 +22,19 @@ def is_object_name(text: str) -> bool:
     return len(text) <= _NAME_LIMIT and _OBJECT_NAME.fullmatch(text) is not None
 
 
+SPEC_FIELDS = frozenset(
+    {
+        *("podName", "selectedNode", "receivedResourceType", "backoffLimit", "selectedGPUGroups"),
+        *("receivedGPU", "receivedGPU.count", "receivedGPU.portion", "receivedGPU.computePortion"),
+        *("selectedFractionalGpuGroups", "selectedFractionalGpuGroups.id"),
+        "selectedFractionalGpuGroups.computeSharingMode",
+        *("resourceClaimAllocations", "extendedResourceClaimAllocation"),
+        *("predictedNUMAZones", "predictedNUMAMemoryGroups"),
+    }
+)
+"""What is read of a request's spec."""
+
+
 class ComputeMode(StrEnum):
     """How the pods that share a GPU share its compute units (N-3)."""
 

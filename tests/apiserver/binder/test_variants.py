@@ -17,13 +17,17 @@ ROLE_BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 WARNING = "The installed CRD of BindRequests is the Go binder's"
 
 
+def published_schema(plane: ControlPlane) -> str:
+    """The schema that the server publishes; empty while it publishes none."""
+    try:
+        return str(plane.request("GET", "/openapi/v3/apis/scheduling.run.ai/v1alpha2"))
+    except RequestError:
+        return ""
+
+
 def stores_conditions(plane: ControlPlane) -> bool:
     """Whether the schema that the server publishes has them."""
-    try:
-        document = plane.request("GET", "/openapi/v3/apis/scheduling.run.ai/v1alpha2")
-    except RequestError:
-        return False
-    return "observedGeneration" in str(document)
+    return "observedGeneration" in published_schema(plane)
 
 
 @pytest.fixture
@@ -55,6 +59,8 @@ def test_upstreams_crd(own_cluster: Cluster, own_binders: Binders) -> None:
     assert reason.startswith("VolumeBinding ClaimNotFound: claim ")
     own_cluster.wait_for_event("claim", "ClaimNotFound", "BindRequest")
     assert binder.log.count(WARNING) == 1
+    assert "is older than this binder: the server drops these fields" in binder.log
+    assert "predictedNUMAMemoryGroups" in binder.log
     assert "additionalPrinterColumns" not in str(own_cluster.plane.request("GET", CRD)["spec"])
 
 
@@ -62,8 +68,29 @@ def test_our_crd_is_no_reason_to_warn(own_cluster: Cluster, own_binders: Binders
     binder = own_binders.start()
     own_cluster.pod_and_request("a", own_cluster.node())
     own_cluster.wait_for("a", "Succeeded")
-    assert WARNING not in binder.log
+    assert "The installed CRD" not in binder.log
     assert "WARNING" not in binder.log
+
+
+def test_a_crd_with_fields_of_a_newer_kai(own_cluster: Cluster, own_binders: Binders) -> None:
+    """What the scheduler means by them is not done: a person has to know."""
+    plane = own_cluster.plane
+    crd = plane.request("GET", CRD)
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    schema["warp"] = {"type": "string"}
+    plane.request("PUT", CRD, crd)
+    try:
+        wait_until(lambda: "warp" in published_schema(plane), within_s=30)
+        binder = own_binders.start()
+        own_cluster.pod_and_request("a", own_cluster.node())
+        own_cluster.wait_for("a", "Succeeded")
+        assert "is newer than this binder: these fields are not read" in binder.log
+        assert "warp" in binder.log
+    finally:
+        del schema["warp"]
+        crd["metadata"]["resourceVersion"] = plane.request("GET", CRD)["metadata"]["resourceVersion"]
+        plane.request("PUT", CRD, crd)
+        wait_until(lambda: "warp" not in published_schema(plane), within_s=30)
 
 
 # 403 on one kind.

@@ -5,9 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from controller.kai.reasons import Phase
-from controller.kai.request import BindRequest, BindStatus, ComputeMode, InvalidRequestError, is_over
+from controller.kai.request import (
+    SPEC_FIELDS,
+    BindRequest,
+    BindStatus,
+    ComputeMode,
+    InvalidRequestError,
+    is_over,
+)
 from controller.runtime.client import Object
 
 DATA = Path(__file__).parents[2] / "data"
@@ -380,3 +388,13 @@ def test_numa_memory_groups_and_the_compute_portion() -> None:
     assert BindRequest.parse(item({**SPEC, "predictedNUMAMemoryGroups": []})).numa_memory_groups == ()
     bare = BindRequest.parse(item())
     assert (bare.numa_memory_groups, bare.compute_portion) == (None, None)
+
+
+def test_the_fields_that_are_read_are_those_of_the_crd() -> None:
+    """Else the comparison with the cluster's CRD would warn of what is right, or not of what is wrong."""
+    crd = yaml.safe_load((DATA.parents[1] / "config/crd/scheduling.run.ai_bindrequests.yaml").read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    found = set(spec)
+    found |= {f"receivedGPU.{name}" for name in spec["receivedGPU"]["properties"]}
+    groups = spec["selectedFractionalGpuGroups"]["items"]["properties"]
+    assert found | {f"selectedFractionalGpuGroups.{name}" for name in groups} == SPEC_FIELDS
