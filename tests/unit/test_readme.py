@@ -87,14 +87,19 @@ def test_every_reason_is_explained_once() -> None:
 
 def test_files_that_are_named_exist() -> None:
     layout = next(block for block in blocks("text") if "__main__.py" in block)
-    folder = Path()
+    folders = {-2: ROOT}
+    named = 0
     for line in layout.splitlines():
-        name = line.split()[0]
-        if not line.startswith(" "):
-            folder = ROOT / name
-            assert folder.is_dir()
-        else:
-            assert (folder / name).exists(), line
+        depth = len(line) - len(line.lstrip())
+        name = line.split()[0].rstrip(",")
+        folder = folders[max(outer for outer in folders if outer < depth)]
+        assert (folder / name).exists(), line
+        if name.endswith("/"):
+            folders = {outer: path for outer, path in folders.items() if outer < depth} | {depth: folder / name}
+        for other in re.findall(r"\b\w+\.py\b", line):
+            assert (folder / other).exists() or (folders[depth] / other).exists(), f"{other} in {line}"
+            named += 1
+    assert named > 40
     for path in re.findall(r"`((?:config|hack|controller|tests)/[\w./-]+)", README):
         assert (ROOT / path).exists(), path
 
