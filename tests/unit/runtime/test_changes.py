@@ -32,7 +32,6 @@ class Objects(Server):
         namespace: str | None = None,
         *,
         subresource: str = "",
-        urgent: bool = False,
     ) -> Object:
         self.note(f"get {name}")
         self.reading += 1
