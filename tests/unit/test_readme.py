@@ -95,7 +95,9 @@ def test_files_that_are_named_exist() -> None:
         folder = folders[max(outer for outer in folders if outer < depth)]
         assert (folder / name).exists(), line
         if name.endswith("/"):
-            folders = {outer: path for outer, path in folders.items() if outer < depth} | {depth: folder / name}
+            folders = {outer: path for outer, path in folders.items() if outer < depth} | {
+                depth: folder / name
+            }
         for other in re.findall(r"\b\w+\.py\b", line):
             assert (folder / other).exists() or (folders[depth] / other).exists(), f"{other} in {line}"
             named += 1
