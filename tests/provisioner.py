@@ -60,10 +60,11 @@ class Provisioner:
     def _run(self) -> None:
         while not self._stop.wait(0.1):
             with suppress(OSError, RequestError):  # changed under our hands, or the server is away
+                silent = self.silent  # as it was when the claims were read: a test may change it meanwhile
                 for claim in self._plane.request("GET", self._claims)["items"]:
-                    self._look(claim)
+                    self._look(claim, silent=silent)
 
-    def _look(self, claim: Object) -> None:
+    def _look(self, claim: Object, *, silent: bool) -> None:
         metadata, spec = claim["metadata"], claim["spec"]
         node = (metadata.get("annotations") or {}).get(SELECTED_NODE)
         key = (metadata["uid"], node or "")
@@ -75,7 +76,7 @@ class Provisioner:
             self._seen[key] = time.monotonic()
             self.selections.append((metadata["name"], node))
         waited_s = time.monotonic() - self._seen[key]
-        if self.silent or spec.get("volumeName"):
+        if silent or spec.get("volumeName"):
             return
         if self.refuse_after_s is not None:
             if waited_s >= self.refuse_after_s:

@@ -140,7 +140,8 @@ class Step:
             cause = _cause_of(error)
             if isinstance(cause, errors.ApiError) and cause.transient:
                 raise cause from error
-            text = _legal_text(_text_of(cause))
+            said = failed_by(cause).message if isinstance(cause, errors.ApiError) else _text_of(cause)
+            text = _legal_text(said)
             logger.bind(plugin=self.name, error=text).error("A rollback failed")
             return f"{self.name} could not take back its work: {text}"
         return None

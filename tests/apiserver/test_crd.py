@@ -365,7 +365,7 @@ MAY = [
     ("get", "csidrivers.storage.k8s.io", HERE),
     ("get", "csinodes.storage.k8s.io", HERE),
     ("list", "csistoragecapacities.storage.k8s.io", HERE),
-    ("get list create update patch delete", "resourceclaims.resource.k8s.io", HERE),
+    ("get list watch create update patch delete", "resourceclaims.resource.k8s.io", HERE),
     ("update patch", "resourceclaims.resource.k8s.io/status", HERE),
     ("update patch", "resourceclaims.resource.k8s.io/binding", HERE),
     ("create", "leases.coordination.k8s.io", OWN),

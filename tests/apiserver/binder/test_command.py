@@ -20,11 +20,16 @@ def complaints(done: "subprocess.CompletedProcess[str]", code: int) -> str:
     [
         (["--plugins={"], {}, ["--plugins", "JSON"]),
         ([], {"BINDER_PLUGINS": "[1]"}, ["BINDER_PLUGINS", "[1]"]),
-        (['--plugins={"gpushraing":{}}'], {}, ["gpushraing", "gpusharing"]),
+        ([], {"BINDER_PLUGINS__GPUSHRAING__ENABLED": "true"}, ["gpushraing", "gpusharing"]),
         (
-            ['--plugins={"gpusharing":{"arguments":{"cdi":"true"}}}'],
-            {},
+            [],
+            {"BINDER_PLUGINS__GPUSHARING__ARGUMENTS": '{"cdi":"true"}'},
             ["gpusharing", "'cdi'", "unknown", "cdiEnabled"],
+        ),
+        (
+            ['--plugins={"hamicore":{"arguments":{"fallbackMemory":"1"}}}'],
+            {},
+            ["gpumemorylimit", "'fallbackMemory'", "unknown", "fallbackMemoryMiB"],
         ),
         (
             ['--plugins={"volumebinding":{"arguments":{"bindTimeoutSeconds":"-1"}}}'],
@@ -34,7 +39,7 @@ def complaints(done: "subprocess.CompletedProcess[str]", code: int) -> str:
         (['--plugins={"gpusharing":{"failurePolicy":"Maybe"}}'], {}, ["gpusharing", "Maybe", "Ignore"]),
         ([], {"BINDER_QSP": "1"}, ["BINDER_QSP", "BINDER_QPS"]),
         ([], {"BINDER_QPS": "fast"}, ["BINDER_QPS", "fast"]),
-        (["--qsp=1"], {}, ["--qsp", "--qps"]),
+        (["--log-lvel=debug"], {}, ["--log-lvel", "--log-level"]),
         (["--leader-elect"], {}, ["--leader-elect", "--leader-election-namespace"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
