@@ -27,7 +27,7 @@ def complaints(done: "subprocess.CompletedProcess[str]", code: int) -> str:
             ["gpusharing", "'cdi'", "unknown", "cdiEnabled"],
         ),
         (
-            ['--plugins={"hamicore":{"arguments":{"fallbackMemory":"1"}}}'],
+            ['--plugins={"hamicore":{"enabled":true,"arguments":{"fallbackMemory":"1"}}}'],
             {},
             ["gpumemorylimit", "'fallbackMemory'", "unknown", "fallbackMemoryMiB"],
         ),
