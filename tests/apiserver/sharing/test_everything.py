@@ -1,7 +1,8 @@
-"""All steps in one: KAI's 17 requests together, and one pod that needs every plugin, well and failing."""
+"""All steps in one: KAI's requests together, and one pod that needs every plugin, well and failing."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ from controlplane import RequestError
 from kubelet import device_of
 
 from controller.runtime.client import Object
+from tests import kai018
 from tests.apiserver.binder.test_kai_data import read as read_all
 from tests.apiserver.plugins.test_dynamicresources_kai_data import make_claim
 from tests.apiserver.plugins.test_dynamicresources_kai_data import read as read_one
@@ -41,38 +43,106 @@ def make_node(cluster: Sharing, name: str) -> None:
     cluster.plane.request("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, MERGE)
 
 
+MEMORY = {
+    "disk-made": ("main", "7680Mi"),
+    "half-a": ("main", "7680Mi"),
+    "half-b": ("main", "7680Mi"),
+    "half-of-two": ("main", "7680Mi"),
+    "mem-4096": ("main", "4Gi"),
+    "mem-of-two": ("main", "2000Mi"),
+    "named-container": ("worker", "3840Mi"),
+    "named-init": ("warmup", "3840Mi"),
+    "third": ("main", "5114Mi"),
+}
+"""By recorded pod: the container that v0.18 gives a share, and the memory of each GPU that it is granted."""
+
+
+def given(pod: Object) -> dict[str, str]:
+    """What the binder has told the node of a pod's memory."""
+    known = ("gpu-memory.request", "memory-groups-predicted")
+    annotations = pod["metadata"]["annotations"]
+    return {key: value for key, value in annotations.items() if key.endswith(known)}
+
+
+def groups_of(requests: dict[str, Object]) -> set[str]:
+    return {group for item in requests.values() for group in item["spec"].get("selectedGPUGroups", ())}
+
+
 @pytest.mark.usefixtures("provisioner")
 def test_all_requests_of_kai_together(cluster: Sharing) -> None:
-    requests, pods = read_all("kai-bindrequests.json", "BindRequest"), read_all("kai-after-bind.json", "Pod")
+    """Those of v0.17 and those of v0.18, as during an upgrade (N-1 to N-13, N-43, N-46)."""
+    old, newer = (read_all(file, "BindRequest") for file in ("kai-bindrequests.json", kai018.FILE.name))
+    requests, recorded = old | newer, read_all("kai-after-bind.json", "Pod")
+    pods = {name: recorded[name] for name in old}
+    pods |= {kai018.renamed(name): kai018.pod(recorded[name]) for name in old}
     volumes = Volumes(cluster)
     prepare(cluster)
     for node in {item["spec"]["selectedNode"] for item in requests.values()}:
         make_node(cluster, node)
-    local = volumes.storage_class()
-    disk = volumes.volume("disk", local, "cpu-1", size="10Gi")
-    volumes.claim("late-local", local)
-    volumes.claim("late-made", volumes.made_class())
-    for name, claim in (("dra-claim", "one-card"), ("dra-template", "own-card")):
-        make_claim(cluster, name, read_one("kai-after-bind.json", "ResourceClaim", claim))
+    local, made_class = volumes.storage_class(), volumes.made_class()
+    for disk in ("disk", "other"):
+        volumes.volume(disk, local, "cpu-1", size="10Gi")
+    late = {"late-local": local, "late-made": made_class}
+    late |= {kai018.renamed(claim): class_name for claim, class_name in late.items()}
+    for claim, class_name in late.items():
+        volumes.claim(claim, class_name)
+    card = read_one("kai-after-bind.json", "ResourceClaim", "one-card")
+    make_claim(cluster, "dra-claim", card)
+    card["metadata"]["name"] = kai018.renamed("one-card")
+    make_claim(cluster, "dra-claim", card)
+    make_claim(cluster, "dra-template", read_one("kai-after-bind.json", "ResourceClaim", "own-card"))
     made = {name: cluster.plane.request("POST", cluster.pods, unlabelled(pods[name])) for name in requests}
-    wait_until(lambda: cluster.get_pod("dra-template")["status"].get("resourceClaimStatuses"))
+    for name in ("dra-template", kai018.renamed("dra-template")):
+        wait_until(lambda name=name: cluster.get_pod(name)["status"].get("resourceClaimStatuses"))  # type: ignore[misc]
     for name, item in requests.items():
         cluster.request(name, item["spec"], made[name])
 
-    cluster.wait_for_all(17, within_s=60)
-    for name, item in requests.items():
-        assert cluster.node_of(name) == item["spec"]["selectedNode"] == pods[name]["spec"]["nodeName"]
-        kind = item["spec"]["receivedResourceType"]
-        assert cluster.annotations(name)["received-resource-type"] == kind
-        for condition in cluster.conditions(name).values():
+    cluster.wait_for_all(34, within_s=60)
+    found = {item["metadata"]["name"]: item for item in cluster.all_pods()}
+    for request in cluster.all_requests():
+        name = request["metadata"]["name"]
+        spec = requests[name]["spec"]
+        assert request["spec"] == spec, "the schema keeps all that the scheduler writes"
+        assert found[name]["spec"]["nodeName"] == spec["selectedNode"] == pods[name]["spec"]["nodeName"]
+        kind = spec["receivedResourceType"]
+        assert found[name]["metadata"]["annotations"]["received-resource-type"] == kind
+        for condition in request["status"]["conditions"]:
             assert condition["status"] == "True", (name, condition)
-    assert volumes.owner(disk) == "late-local"
-    assert {volumes.get_claim(name)["status"]["phase"] for name in ("late-local", "late-made")} == {"Bound"}
+    assert_told(found, old)
+    assert_modes(cluster, old, newer)
+    assert {volumes.get_claim(name)["status"]["phase"] for name in late} == {"Bound"}
     assert all(claim["status"]["reservedFor"] for claim in Claims(cluster).all())
-    assert len(Claims(cluster).all()) == 3
+    assert len(Claims(cluster).all()) == 6
     cluster.plane.request("DELETE", f"{cluster.pods}?gracePeriodSeconds=0")
-    groups = {group for item in requests.values() for group in item["spec"].get("selectedGPUGroups", ())}
-    cluster.wait_until_freed(*groups, within_s=30)
+    cluster.wait_until_freed(*groups_of(requests), within_s=30)
+
+
+def assert_told(found: dict[str, Object], old: Iterable[str]) -> None:
+    """Only v0.18's requests bring annotations for the node."""
+    for name in old:
+        expected = {}
+        if name in MEMORY:
+            container, memory = MEMORY[name]
+            expected[f"nvidia.com/container.{container}.gpu-memory.request"] = memory
+        if name in kai018.MEMORY_GROUPS:
+            groups = json.dumps(kai018.MEMORY_GROUPS[name], separators=(",", ":"), sort_keys=True)
+            expected["kai.scheduler/numa-memory-groups-predicted"] = groups
+        assert given(found[name]) == {}
+        assert given(found[kai018.renamed(name)]) == expected, name
+
+
+def assert_modes(cluster: Sharing, old: dict[str, Object], newer: dict[str, Object]) -> None:
+    """Reservations say how their users share the compute units if the scheduler said it, and only then."""
+    key = "nvidia.com/container.resource-reservation.gpu-compute.mode"
+    modes = {
+        group["id"]: group["computeSharingMode"]
+        for item in newer.values()
+        for group in item["spec"].get("selectedFractionalGpuGroups", ())
+    }
+    assert sorted(modes.values()) == ["sm-sharing", *["time-slicing"] * 3]
+    expected = {**dict.fromkeys(groups_of(old)), **modes}
+    for group, mode in expected.items():
+        assert cluster.reservation(group)["metadata"]["annotations"].get(key) == mode
 
 
 def pod_with_everything(cluster: Sharing, volumes: Volumes, node: str) -> Object:
