@@ -19,6 +19,7 @@ from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.plugins import registry
 from controller.plugins.gpusharing import GPUSharing
+from controller.plugins.nvfractions import NvFractions
 from controller.plugins.registry import PlannedPlugin
 from controller.reservation.groups import (
     GroupReconciler,
@@ -84,13 +85,14 @@ def election_namespace(settings: Settings) -> str:
 
 
 def sharing_problem(settings: Settings, plugins: Sequence[PlannedPlugin]) -> str | None:
-    """Why no GPU can be shared though gpusharing is on; None if nothing is known to stand in the way."""
+    """Why no GPU can be shared though a plugin for it is on; None if nothing is known to stand in the way."""
     image = image_problem(settings.resource_reservation_pod_image)
-    if image is None or all(planned.cls is not GPUSharing for planned in plugins):
+    sharing = [planned.cls.name for planned in plugins if planned.cls in (GPUSharing, NvFractions)]
+    if image is None or not sharing:
         return None
     return (
         f"--resource-reservation-pod-image: {image}; no GPU can be shared until the image of the reservation "
-        "pods is set. Without shared GPUs, turn gpusharing off"
+        f"pods is set. Without shared GPUs, turn {' and '.join(sharing)} off"
     )
 
 

@@ -118,6 +118,16 @@ def test_the_default_image_is_a_problem(capsys: pytest.CaptureFixture[str]) -> N
     assert "is a placeholder" in capsys.readouterr().err
 
 
+def test_shares_by_annotations_need_the_image_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """F-29: in KAI's mode NvFractions GPUs are reserved just the same."""
+    plugins = '{"gpusharing":{"enabled":false},"nvfractions":{"enabled":true}}'
+    assert main(["--print-config", "--plugins", plugins]) == 1
+    told = capsys.readouterr().err
+    assert "is a placeholder" in told
+    assert told.endswith("turn nvfractions off\n")
+    assert main(["--print-config", "--plugins", plugins, AGENT]) == 0
+
+
 @pytest.mark.parametrize(
     "flags",
     [

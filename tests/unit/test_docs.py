@@ -1,4 +1,4 @@
-"""What is written in docs/ is true: every row of the faults has tests, and what KAI knows is what we read."""
+"""What is written in docs/ is true: each fault has tests, and nothing that we read of KAI is left out."""
 
 import ast
 import re
@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from controller import KAI_VERSIONS
+from controller.kai.request import SPEC_FIELDS, ComputeMode
+from controller.plugins.registry import BUILT_IN
+from controller.setting_texts import rows
+
 ROOT = Path(__file__).parents[2]
 FAULTS = (ROOT / "docs/faults.md").read_text()
+KAI = (ROOT / "docs/kai.md").read_text()
+CODE = set(re.findall(r"`([^`]+)`", KAI))
+"""All that stands there as code."""
 ROWS = {
     int(number): re.findall(r"`(tests/[\w/.]+)::([\w:]+)`", tests)
     for number, tests in re.findall(r"^\| F-(\d+) \| [^|]+ \| [^|]+ \| ([^|]+) \|$", FAULTS, re.MULTILINE)
@@ -50,3 +58,34 @@ def test_every_test_of_a_row_exists_and_carries_its_number(number: int) -> None:
         source = sources_of(path).get(name)
         assert source is not None, f"{path} has no test {name}"
         assert re.search(rf"\bF-{number}\b|def test_f_?0?{number}_", source), f"{path}::{name}"
+
+
+def test_every_flag_is_said_to_be_kais_or_ours() -> None:
+    flags = re.findall(r"`(--[a-z-]+)`", KAI.partition("## Flags")[2].partition("\n## ")[0])
+    assert sorted(set(flags)) == sorted(row.flag for row in rows())
+
+
+def test_every_plugin_and_argument_of_it_is_there() -> None:
+    for cls in BUILT_IN:
+        arguments = [field.alias or name for name, field in cls.arguments_model.model_fields.items()]
+        assert {cls.name, *cls.aliases, *arguments} <= CODE
+
+
+def test_every_field_that_is_read_is_there() -> None:
+    entries = "selectedFractionalGpuGroups."
+    named = {name.removeprefix(entries) for name in SPEC_FIELDS - {"receivedGPU"}}
+    assert named <= CODE
+    assert set(ComputeMode) <= CODE
+    assert all(version in KAI for version in KAI_VERSIONS)
+
+
+def test_every_mode_of_the_operator_is_there() -> None:
+    modes = {"NonMemoryEnforced", "HamiCore", "NvFractions", "Disabled"}
+    table = KAI.partition("## The operator's modes")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == modes
+
+
+def test_the_readme_leads_here() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for path in (ROOT / "docs").iterdir():
+        assert f"(docs/{path.name})" in readme
