@@ -8,6 +8,7 @@ one and no request says otherwise. What the caches show is only a reason to look
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controller.kai import fractions
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
     CONFIG_MAPS,
@@ -82,8 +83,8 @@ def node_of(pod: Object) -> str:
 def asks_for_share(pod: Object) -> bool:
     """Whether a pod says of itself that it has or wants a share of a GPU."""
     annotations = pod["metadata"].get("annotations") or {}
-    asks = any(name in annotations for name in _SHARE_ANNOTATIONS)
-    return asks or annotations.get(RECEIVED_RESOURCE_TYPE) == FRACTION
+    asks = any(name in annotations for name in _SHARE_ANNOTATIONS) or fractions.asks_for_share(annotations)
+    return asks or annotation(pod, RECEIVED_RESOURCE_TYPE) == FRACTION
 
 
 def _has_succeeded(item: Object) -> bool:

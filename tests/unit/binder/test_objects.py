@@ -11,8 +11,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from controller.binder.objects import READ_ANNOTATIONS, is_cut, trim_node, trim_pod, trim_request
-from controller.kai import names
+from controller.binder.objects import is_cut, is_read, trim_node, trim_pod, trim_request
+from controller.kai import fractions, names
 from controller.kai.names import NUMA_PLACEMENT
 from controller.kai.outcome import Failed
 from controller.kai.pods import judge_pod
@@ -257,8 +257,9 @@ def annotations_asked_for() -> set[str]:
 def test_every_annotation_that_is_read_is_kept() -> None:
     """F-60: a plugin would take a pod from the cache for one without it."""
     asked = annotations_asked_for()
-    assert asked >= {"GPU_MEMORY", "CONFIG_MAP_PREFIX"}
-    assert {getattr(names, constant) for constant in asked} <= READ_ANNOTATIONS
+    assert asked >= {"GPU_MEMORY", "CONFIG_MAP_PREFIX", "RECEIVED_RESOURCE_TYPE"}
+    constants = {**vars(fractions), **vars(names)}
+    assert [constant for constant in asked if not is_read(constants[constant])] == []
 
 
 def test_a_node_keeps_name_and_labels() -> None:
