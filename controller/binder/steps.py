@@ -14,6 +14,7 @@ import anyio
 from loguru import logger
 
 from controller.binder.objects import size_of
+from controller.kai.names import is_object_name
 from controller.kai.outcome import (
     DependencyNotMet,
     Failed,
@@ -24,7 +25,6 @@ from controller.kai.outcome import (
     failed_by,
 )
 from controller.kai.reasons import Reason
-from controller.kai.request import is_object_name
 from controller.plugins.base import BindContext, Plugin, Prepared
 from controller.plugins.config import FailurePolicy
 from controller.runtime import errors

@@ -3,24 +3,14 @@
 A request is parsed once, here; what cannot be understood is refused with the field and the value.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from controller.kai.names import FRACTION, MIG
+from controller.kai.names import FRACTION, MAX_OBJECT_NAME, MIG, is_object_name
 from controller.kai.reasons import Phase
 from controller.runtime.client import Object
-
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_NAME_LIMIT = 253
-
-
-def is_object_name(text: str) -> bool:
-    """Whether it is a DNS subdomain, as the names of pods and nodes are; such a name is safe in a path."""
-    return len(text) <= _NAME_LIMIT and _OBJECT_NAME.fullmatch(text) is not None
-
 
 SPEC_FIELDS = frozenset(
     {
@@ -253,7 +243,7 @@ class _Fields:
         if not value and not isinstance(self._values.get(name), (int, float, list, dict)):
             self.problems.append(f"{self._path}.{name} is empty")
         elif value and not is_object_name(value):
-            shown = repr(value if len(value) <= _NAME_LIMIT else f"{value[:_NAME_LIMIT]}…")
+            shown = repr(value if len(value) <= MAX_OBJECT_NAME else f"{value[:MAX_OBJECT_NAME]}…")
             self.problems.append(f"{self._path}.{name} is {shown}, which is no name of an object")
         return value
 
