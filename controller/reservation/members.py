@@ -5,7 +5,7 @@ has a share if it is on the node of the reservation and a request gave it one, o
 one and no request says otherwise. What the caches show is only a reason to look; live looks decide.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from controller.kai import fractions
@@ -91,6 +91,11 @@ def _has_succeeded(item: Object) -> bool:
     """Whether a request has bound its pod; asked for each user of each group, so nothing else is read."""
     status = item.get("status")
     return isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED
+
+
+def _bare(devices: Iterable[str]) -> Iterator[str]:
+    """Devices as their reservations report them, without the kind that the CDI puts before them."""
+    return (device.rpartition("=")[2] for device in devices if device)
 
 
 class Members:
@@ -252,6 +257,7 @@ class Members:
         """The devices that the users of a group were told; asked only where reservations compete."""
         devices: set[str] = set()
         for user in filter(is_alive, self.users(group)):
+            devices.update(_bare(fractions.devices_told(user)))
             if annotation(user, CONFIG_MAP_PREFIX) is None:
                 continue
             target = target_of(user)
@@ -259,7 +265,7 @@ class Members:
                 continue
             for name in (target.config_map, target.env_config_map):
                 listed = await self._variable(name, user["metadata"]["namespace"])
-                devices.update(device.rpartition("=")[2] for device in listed.split(",") if device)
+                devices.update(_bare(listed.split(",")))
         return frozenset(devices)
 
     async def _variable(self, name: str, namespace: str) -> str:

@@ -83,3 +83,18 @@ class TestNvFractions:
         assert len(cluster.reservations(group)) == 1
         cluster.delete_reservations(group)
         wait_until(lambda: "deletionTimestamp" in cluster.get_pod("a")["metadata"])
+
+    @pytest.mark.parametrize("name", [f"{MAIN}gpus.devices", "nvidia.cdi.k8s.io/container.main"])
+    def test_of_two_reservations_the_one_stays_whose_device_annotations_name(
+        self, cluster: Sharing, name: str
+    ) -> None:
+        """D-38: there are no ConfigMaps that say it; the GPU of a running pod must not be given to others."""
+        node, group = cluster.node(labels=MEMORY), cluster.group()
+        ask_share_of(cluster, "a", node, groups_of("time-slicing", group), config_map=None)
+        cluster.wait_for("a", "Succeeded")
+        former = cluster.reservation(group)["metadata"]["name"]
+        cluster.annotate("a", {f"{MAIN}gpus.devices": None})
+        cluster.annotate("a", {name: "k8s.device-plugin.nvidia.com/gpu=GPU-used"})
+        cluster.make_reservation(f"made-by-others-{group}", node, group, device="GPU-used")
+        wait_until(lambda: len(cluster.reservations(group)) == 1)
+        assert cluster.reservation(group)["metadata"]["name"] != former
