@@ -1,7 +1,8 @@
 """The plugins in one attempt: which are concerned, what each found, how each ended, and where that leads.
 
 The pipeline makes one for each attempt and calls its methods in the order in which they stand here.
-Invariant: a plugin that is not concerned, or whose needs are not met, is not called.
+Invariant: a plugin that is not concerned, or whose needs are not met, does no work; what it may have done in
+an earlier attempt, under other settings, it is asked to take back.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -24,6 +24,7 @@ from controller.kai.names import (
     NUMA_MEMORY_GROUPS,
     NUMA_PLACEMENT,
     POD_BOUND,
+    RECEIVED_RESOURCE_TYPE,
 )
 from controller.kai.sharing import is_group_label
 from controller.runtime.client import Object
@@ -40,6 +41,7 @@ READ_ANNOTATIONS = frozenset(
         GPU_MEMORY_LIMIT,
         NUMA_MEMORY_GROUPS,
         NUMA_PLACEMENT,
+        RECEIVED_RESOURCE_TYPE,
     }
 )
 """Those of pods that the binder and its built-in plugins read, beside those of containers' shares."""

@@ -6,6 +6,7 @@ lost; and what was decided long ago is checked against the pod that there is now
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from loguru import logger
@@ -126,16 +127,19 @@ class BindRequestReconciler:
             errors.ApiError: The server was not there; it is still to be done.
         """
         kept = self._kept.get(key)
-        failure = kept.in_vain(self._caches.pods) if kept is not None else None
-        if kept is None or failure is None:
+        if kept is None:
             return
-        request, metadata = kept.work.request, kept.pod["metadata"]
+        request = kept.work.request
+        if kept.in_vain(self._caches.pods.get(request.pod_name, request.namespace)) is None:
+            return
         async with self._pods.hold((request.namespace, request.pod_name), slot.released):
-            try:
+            present: Object | None = None
+            with suppress(errors.NotFoundError):
                 present = await self._client.get(PODS, request.pod_name, request.namespace)
-            except errors.NotFoundError:
-                present = kept.pod
-            if present["metadata"]["uid"] != metadata["uid"] or not present["spec"].get("nodeName"):
+            failure = kept.in_vain(present)
+            if failure is None:
+                return  # it is there, though no cache shows it: the retry comes
+            if present is None or not kept.is_of(present) or not present["spec"].get("nodeName"):
                 node: Object = {"metadata": {"name": request.node_name}}
                 work = replace(kept.work, slot=slot)
                 ending = await self._pipeline.undo(request, kept.pod, node, work, failure)
@@ -223,18 +227,28 @@ class BindRequestReconciler:
         key = key_of(work.item)
         if isinstance(ending, Ending):
             self._interruptions.pop(key, None)
-            result = await self._teller.tell(work.item, work.request, pod, ending, work.slot)
-            if result.requeue_after_s is None or pod is None:
-                self._kept.pop(key, None)
-            else:
-                self._kept[key] = _Kept(work, pod)
-            return result
+            self._keep(work, pod, ending.verdict)
+            return await self._teller.tell(work.item, work.request, pod, ending, work.slot)
         self._interruptions[key] = self._interruptions.get(key, 0) + 1
         if self._interruptions[key] >= _SHOWN_AFTER:
             error = ending.error
             what = f"the API server, which did not do its part: {error.request}: {error.message}"
             await work.show_waiting(ending.step, what, ending.outcomes)
         raise ending.error
+
+    def _keep(self, work: "_Work", pod: Object | None, verdict: Ready | Failed) -> None:
+        """Notes whether a part of the attempt's work is kept for a retry.
+
+        Before the ending is written: the request may be gone by then. What was kept for a former pod of the
+        name stays noted until it is taken back.
+        """
+        key = key_of(work.item)
+        if pod is None:
+            return
+        if isinstance(verdict, Failed) and not work.is_final(verdict):
+            self._kept[key] = _Kept(work, pod)
+        elif key in self._kept and self._kept[key].is_of(pod):
+            del self._kept[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +304,13 @@ class _Kept:
     work: _Work
     pod: Object
 
-    def in_vain(self, pods: Cache) -> Failed | None:
-        """Why the retry will not come, as far as the caches know; None if it may."""
-        metadata, request = self.pod["metadata"], self.work.request
-        pod = pods.get(request.pod_name, request.namespace)
-        if pod is None or pod["metadata"]["uid"] != metadata["uid"]:
-            return Failed(Reason.POD_NOT_FOUND, f"pod {request.full_pod_name} was deleted", retry=False)
+    def is_of(self, pod: Object) -> bool:
+        """Whether it is this very pod that was to be bound."""
+        return bool(pod["metadata"]["uid"] == self.pod["metadata"]["uid"])
+
+    def in_vain(self, pod: Object | None) -> Failed | None:
+        """Why the retry will not come, if there now is this pod, or none; None if it may."""
+        if pod is None or not self.is_of(pod):
+            name = self.work.request.full_pod_name
+            return Failed(Reason.POD_NOT_FOUND, f"pod {name} was deleted", retry=False)
         return self.work.obsolete()

@@ -4,7 +4,7 @@ The one place that decides when waiting is of no use any more because the reques
 what it was: whoever waits, be it for a reservation, a volume or a device, need not look.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -117,17 +117,25 @@ class Waits:
     ) -> None:
         """Ends the block once one of the guarded objects is not what it was."""
         judged = self._guarded.all()
-        followed = [item for item in judged if self._changes.is_followed(item.target)]
         with scope:
             with anyio.move_on_after(_GUARDED_AFTER_S):
-                ended.append(await self._changes.until(*followed))
+                ended.append(await self._until(self._followed(judged)))
             if not ended:
-                try:
-                    ended.append(await self._changes.until(*judged))
-                except errors.ForbiddenError as error:
-                    logger.bind(error=error.message).warning("It cannot be seen whether a wait is in vain")
-                    return
+                ended.append(await self._until(judged))
             block.cancel()
+
+    async def _until(self, judged: Sequence[Judged[Ready | Failed]]) -> Ready | Failed:
+        """The first verdict; what the server does not let us see is left out."""
+        while True:
+            try:
+                return await self._changes.until(*judged)
+            except errors.ForbiddenError as error:
+                log = logger.bind(error=error.message)
+                log.warning("It cannot be seen of each object whether a wait is in vain")
+            judged = self._followed(judged)
+
+    def _followed(self, judged: Sequence[Judged[Ready | Failed]]) -> list[Judged[Ready | Failed]]:
+        return [item for item in judged if self._changes.is_followed(item.target)]
 
     async def _show_later(self, what: str, showing: "_Showing") -> None:
         with showing.over():

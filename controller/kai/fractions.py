@@ -4,7 +4,7 @@ They are an interface to the component that divides GPUs on the node: `nvidia.co
 The webhook writes some, the binder others, people perhaps any.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from controller.kai.names import CONTAINER_NAME
 from controller.kai.outcome import Failed
@@ -23,18 +23,19 @@ ENDINGS = (MEMORY_REQUEST, MEMORY_LIMIT, DEVICES, COMPUTE_MODE, COMPUTE_PORTION,
 
 _PREFIX = "nvidia.com/container."
 _PORTION_LIMIT = "kai.scheduler/container.{}.gpu-memory.portion.limit"
-_CDI = "nvidia.cdi.k8s.io/container.{}"
+_CDI_PREFIX = "nvidia.cdi.k8s.io/container."
 
 
-_LONGEST_NAME = 63 - len(f"container..{MEMORY_REQUEST}")
-"""What stands behind the slash of an annotation has at most 63 characters."""
+_LONGEST_NAME = 63
+"""Of an annotation, what stands behind the slash."""
 
 
-def problem_of_name(container: str) -> str | None:
-    """Why no annotation can speak of a container of this name, if none can."""
-    if len(container) <= _LONGEST_NAME:
+def problem_of_name(container: str, name: str) -> str | None:
+    """Why there can be no annotation of this name, which has the container's in it; None if there can be."""
+    excess = len(name.rpartition("/")[2]) - _LONGEST_NAME
+    if excess <= 0:
         return None
-    limit = f"more than the {_LONGEST_NAME} characters that annotations allow"
+    limit = f"more than the {len(container) - excess} characters that annotation {name} allows"
     return f"the name of container {container} has {limit}"
 
 
@@ -64,7 +65,15 @@ def portion_limit(pod: Object, container: str) -> str | None:
 
 def is_of_share(name: str) -> bool:
     """Whether an annotation of this name may say something of a container's share."""
-    return name.startswith((_PREFIX, _PORTION_LIMIT.partition("{}")[0]))
+    return name.startswith((_PREFIX, _PORTION_LIMIT.partition("{}")[0], _CDI_PREFIX))
+
+
+def devices_told(pod: Object) -> Iterator[str]:
+    """The devices that the annotations of a bound pod name, as they stand there."""
+    for name, value in _annotations(pod).items():
+        is_ours = name.startswith(_PREFIX) and name.endswith(f".{DEVICES}")
+        if is_ours or name.startswith(_CDI_PREFIX):
+            yield from value.split(",")
 
 
 def asks_for_share(annotations: Mapping[str, str]) -> bool:
@@ -75,7 +84,7 @@ def asks_for_share(annotations: Mapping[str, str]) -> bool:
 
 def cdi_key(container: str) -> str:
     """The annotation that has a container get devices by the Container Device Interface."""
-    return _CDI.format(container)
+    return f"{_CDI_PREFIX}{container}"
 
 
 def named_container(pod: Object) -> str | Failed | None:

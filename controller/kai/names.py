@@ -49,7 +49,8 @@ NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
 GPU_RESOURCE = "nvidia.com/gpu"
 FAKE_GPU_NODE = "run.ai/fake.gpu"
 
-_MAX_OBJECT_NAME = 253
+MAX_OBJECT_NAME = 253
+"""Characters."""
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
@@ -60,4 +61,4 @@ def is_object_name(text: str) -> bool:
     What cannot be one is nobody's name. It must not get into a path: the server takes what follows a slash
     for a subresource, even an escaped one.
     """
-    return len(text) <= _MAX_OBJECT_NAME and _OBJECT_NAME.fullmatch(text) is not None
+    return len(text) <= MAX_OBJECT_NAME and _OBJECT_NAME.fullmatch(text) is not None

@@ -23,10 +23,6 @@ def full_name(item: Object) -> str:
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
 
 
-pod_name = full_name
-"""Of a pod."""
-
-
 def annotation(pod: Object, name: str) -> str | None:
     """A pod's annotation."""
     value: str | None = (pod["metadata"].get("annotations") or {}).get(name)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from controller.kai.names import FRACTION, MIG, is_object_name
+from controller.kai.names import FRACTION, MAX_OBJECT_NAME, MIG, is_object_name
 from controller.kai.reasons import Phase
 from controller.runtime.client import Object
-
-_SHOWN = 253
 
 SPEC_FIELDS = frozenset(
     {
@@ -245,7 +243,7 @@ class _Fields:
         if not value and not isinstance(self._values.get(name), (int, float, list, dict)):
             self.problems.append(f"{self._path}.{name} is empty")
         elif value and not is_object_name(value):
-            shown = repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
+            shown = repr(value if len(value) <= MAX_OBJECT_NAME else f"{value[:MAX_OBJECT_NAME]}…")
             self.problems.append(f"{self._path}.{name} is {shown}, which is no name of an object")
         return value
 

@@ -27,12 +27,20 @@ def device_names(gpu_ids: Iterable[str], *, cdi: bool) -> str:
     return ",".join(f"{_CDI_PREFIX if cdi else ''}{gpu}" for gpu in gpu_ids)
 
 
+def refusal_of_name(context: BindContext, container: str, name: str) -> Failed | None:
+    """The failure of a pod whose container's name is too long for this annotation."""
+    problem = problem_of_name(container, name)
+    if problem is None:
+        return None
+    return Failed(Reason.INVALID_GPU_CONFIG, f"pod {full_name(context.pod)}: {problem}", retry=False)
+
+
 def memory_request(context: BindContext, container: str) -> dict[str, str] | Failed:
     """The memory of each GPU that a container was granted, unless the pod says it already (N-43)."""
-    problem = problem_of_name(container)
-    if problem is not None:
-        return Failed(Reason.INVALID_GPU_CONFIG, f"pod {full_name(context.pod)}: {problem}", retry=False)
     name = key(container, MEMORY_REQUEST)
+    impossible = refusal_of_name(context, container, name)
+    if impossible is not None:
+        return impossible
     if said(context.pod, container, MEMORY_REQUEST) is not None:
         return {}
     card = card_of(context.node)

@@ -26,7 +26,7 @@ from controller.kai.names import (
 from controller.kai.pods import annotation
 from controller.kai.reasons import Reason
 from controller.kai.sharing import Target, exact_fraction, portion_of, shown, target_of
-from controller.plugins.annotations import device_names, memory_request
+from controller.plugins.annotations import device_names, memory_request, refusal_of_name
 from controller.plugins.arguments import GoBool
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.plugins.configmaps import ConfigMaps, Content
@@ -85,7 +85,11 @@ class GPUSharing(Plugin):
         target = target_of(context.pod, strict=strict)
         if isinstance(target, Failed):
             return target
-        memory = memory_request(context, target.container["name"]) if strict else {}
+        container = target.container["name"]
+        impossible = refusal_of_name(context, container, cdi_key(container)) if self._nri else None
+        if impossible is not None:
+            return impossible
+        memory = memory_request(context, container) if strict else {}
         if isinstance(memory, Failed):
             return Prepared(found=_Found(target, f"its memory is not known: {memory.message}"))
         return Prepared(annotations=memory, found=_Found(target))

@@ -27,7 +27,7 @@ from controller.kai.pods import full_name
 from controller.kai.quantity import mebibytes, quantity
 from controller.kai.reasons import Reason
 from controller.kai.sharing import container_of, shown
-from controller.plugins.annotations import device_names, memory_request
+from controller.plugins.annotations import device_names, memory_request, refusal_of_name
 from controller.plugins.arguments import GoBool
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.runtime.client import Client, Object
@@ -78,11 +78,14 @@ class NvFractions(Plugin):
         limit = _memory_limit(context, container)
         if isinstance(limit, Failed):
             return limit
+        compute = _compute_portion(context, container)
+        if isinstance(compute, Failed):
+            return compute
         memory = {**request, **limit}
         problem = _problem(context.pod, container, memory)
         if problem is not None:
             return Failed(Reason.INVALID_GPU_CONFIG, problem, retry=False)
-        return Prepared(annotations={**memory, **_compute_portion(context, container)}, found=container)
+        return Prepared(annotations={**memory, **compute}, found=container)
 
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Names the devices, which are known only now."""
@@ -135,9 +138,11 @@ def _problem(pod: Object, container: str, ours: Mapping[str, str]) -> str | None
     return f"{where}, less than the {texts[0]} that it was granted"
 
 
-def _compute_portion(context: BindContext, container: str) -> dict[str, str]:
+def _compute_portion(context: BindContext, container: str) -> dict[str, str] | Failed:
     """The share of compute power, at most the whole; what is no number means nothing (N-9, N-55)."""
     text = context.request.compute_portion
     if text is None or not _DECIMAL.fullmatch(text) or Decimal(text) <= 0:
         return {}
-    return {key(container, COMPUTE_PORTION): "1" if Decimal(text) > 1 else text}
+    name = key(container, COMPUTE_PORTION)
+    impossible = refusal_of_name(context, container, name)
+    return impossible or {name: "1" if Decimal(text) > 1 else text}

@@ -106,6 +106,7 @@ class GroupReconciler:
             await self._remove_rivals(group, holding)
         elif holding and await self._members.is_needed_live(group, nodes):
             self._usage.needed_live.add(group)
+            return Result(_LOOK_AGAIN_S)  # no cache may tell of its end
         elif holding:
             return await self._release(group, holding)
         return result

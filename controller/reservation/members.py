@@ -5,9 +5,10 @@ has a share if it is on the node of the reservation and a request gave it one, o
 one and no request says otherwise. What the caches show is only a reason to look; live looks decide.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from controller.kai import fractions
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
     CONFIG_MAPS,
@@ -82,14 +83,19 @@ def node_of(pod: Object) -> str:
 def asks_for_share(pod: Object) -> bool:
     """Whether a pod says of itself that it has or wants a share of a GPU."""
     annotations = pod["metadata"].get("annotations") or {}
-    asks = any(name in annotations for name in _SHARE_ANNOTATIONS)
-    return asks or annotations.get(RECEIVED_RESOURCE_TYPE) == FRACTION
+    asks = any(name in annotations for name in _SHARE_ANNOTATIONS) or fractions.asks_for_share(annotations)
+    return asks or annotation(pod, RECEIVED_RESOURCE_TYPE) == FRACTION
 
 
 def _has_succeeded(item: Object) -> bool:
     """Whether a request has bound its pod; asked for each user of each group, so nothing else is read."""
     status = item.get("status")
     return isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED
+
+
+def _bare(devices: Iterable[str]) -> Iterator[str]:
+    """Devices as their reservations report them, without the kind that the CDI puts before them."""
+    return (device.rpartition("=")[2] for device in devices if device)
 
 
 class Members:
@@ -251,6 +257,7 @@ class Members:
         """The devices that the users of a group were told; asked only where reservations compete."""
         devices: set[str] = set()
         for user in filter(is_alive, self.users(group)):
+            devices.update(_bare(fractions.devices_told(user)))
             if annotation(user, CONFIG_MAP_PREFIX) is None:
                 continue
             target = target_of(user)
@@ -258,7 +265,7 @@ class Members:
                 continue
             for name in (target.config_map, target.env_config_map):
                 listed = await self._variable(name, user["metadata"]["namespace"])
-                devices.update(device.rpartition("=")[2] for device in listed.split(",") if device)
+                devices.update(_bare(listed.split(",")))
         return frozenset(devices)
 
     async def _variable(self, name: str, namespace: str) -> str:

@@ -224,7 +224,8 @@ class Reservations:
 
 def _problem_of_groups(request: BindRequest, node: Object) -> Failed | None:
     """What can be said against the groups of a request before any is looked at."""
-    groups, field_name = request.gpu_groups, "spec.selectedGPUGroups"
+    groups = request.gpu_groups
+    field_name = f"spec.{'selectedFractionalGpuGroups' if request.compute_modes else 'selectedGPUGroups'}"
     named = f"{field_name} names {len(groups)} GPU groups"
     if request.gpu_count is not None and len(groups) > request.gpu_count:
         text = f"{named}, but spec.receivedGPU.count is {request.gpu_count}"

@@ -321,6 +321,14 @@ def test_a_rollback_knows_whether_another_attempt_follows(
     assert cluster.annotations("a")["example.com/told"].strip() == told
 
 
+def test_a_pod_that_no_cache_shows_is_not_taken_for_gone(cluster: Cluster) -> None:
+    """F-17: the retry comes, so what was kept for it must not be given back before."""
+    pod = cluster.pod("a", annotations={"example.com/keeps": "again"}, schedulerName="another")
+    cluster.ask("a", cluster.node(), owner=pod, backoffLimit=3)
+    cluster.wait_for_attempts("a", 3, within_s=15)
+    assert cluster.annotations("a")["example.com/told"].strip() == "False False True"
+
+
 def test_a_wait_ends_well_when_the_pod_gets_to_its_node(cluster: Cluster) -> None:
     """F-62"""
     ask(cluster, "a", {"waits": "60"})

@@ -153,16 +153,21 @@ def test_a_pod_that_cannot_be_read_is_shown_too(cluster: Cluster, proxy: Proxy, 
 
 
 @pytest.fixture
-def waiting_binder(
+def with_plugins(
     control_plane: ControlPlane, proxy: Proxy, binders: Binders, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Binder]:
-    """A binder with the example plugins."""
+) -> Binder:
+    """A binder with the example plugins, not started yet."""
     directory = tmp_path_factory.mktemp("plugins")
     install(directory)
     kubeconfig = proxy.kubeconfig(control_plane.token("kai-scheduler", "binder"))
-    made = binders.start(kubeconfig=kubeconfig, env={"PYTHONPATH": str(directory)})
-    yield made
-    made.kill()
+    return binders.make(kubeconfig=kubeconfig, env={"PYTHONPATH": str(directory)})
+
+
+@pytest.fixture
+def waiting_binder(with_plugins: Binder) -> Iterator[Binder]:
+    """The same, running."""
+    yield with_plugins.start()
+    with_plugins.kill()
 
 
 def test_a_write_that_shows_a_wait_does_not_hold_the_end_up(
@@ -210,3 +215,36 @@ def test_a_status_that_the_schema_refuses_is_told_in_short(
     finally:
         own_plane.kubectl("apply", "-k", str(ROOT / "config/crd"), "--server-side", "--force-conflicts")
         time.sleep(2)
+
+
+# What becomes of an attempt whose request goes at an odd time.
+
+
+def test_what_was_kept_for_a_retry_goes_if_the_request_goes_before_it_is_told(
+    cluster: Cluster, proxy: Proxy, waiting_binder: Binder
+) -> None:
+    """F-17: the failure could not be written, since nobody is left to read it."""
+
+    def rollbacks() -> str:
+        return cluster.annotations("a").get("example.com/told", "").strip()
+
+    untold = Rule(Answer(500), method="PATCH", path=f"^{cluster.requests}/a/status$")
+    with proxy.rule(untold):
+        ask(cluster, "a", {"keeps": "again"}, backoffLimit=3)
+        wait_until(lambda: untold.count)
+        assert rollbacks() == "False"
+        cluster.plane.request("DELETE", f"{cluster.requests}/a")
+    wait_until(lambda: rollbacks() == "False True", within_s=20)
+
+
+def test_a_wait_ends_with_its_request_though_the_node_cannot_be_watched(
+    cluster: Cluster, proxy: Proxy, with_plugins: Binder
+) -> None:
+    """What can be seen is seen all the same."""
+    with proxy.rule(Rule(Answer(403), path="^/api/v1/nodes$")):
+        with_plugins.start()
+        ask(cluster, "a", {"waits": "600"})
+        wait_until(lambda: "It cannot be seen of each object" in with_plugins.log, within_s=30)
+        cluster.plane.request("DELETE", f"{cluster.requests}/a")
+        wait_until(lambda: f"request {cluster.namespace}/a was deleted" in with_plugins.log)
+    with_plugins.kill()

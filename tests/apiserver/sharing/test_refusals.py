@@ -11,7 +11,7 @@ from controller.runtime.client import Object
 from tests.binder import Binder
 from tests.cluster import MERGE
 from tests.polling import wait_until
-from tests.sharing import RESERVATIONS, SCALING, PodOptions, Sharing
+from tests.sharing import RESERVATIONS, SCALING, PodOptions, Sharing, groups_of
 
 pytestmark = pytest.mark.usefixtures("binder")
 
@@ -136,6 +136,16 @@ def test_more_groups_than_gpus_were_received(cluster: Sharing) -> None:
     assert refusal(cluster) == f"GPUReserved InvalidGPUGroup: {text}"
     assert not seen
     cluster.assert_nothing_left("a", *groups)
+
+
+def test_more_groups_than_gpus_in_the_newer_field(cluster: Sharing) -> None:
+    """F-27: the message names the field that was read."""
+    groups = [cluster.group(), cluster.group()]
+    made = cluster.shared_pod("a", devices="2")
+    given = {"receivedGPU": {"count": 1, "portion": "0.50"}, **groups_of("time-slicing", *groups)}
+    cluster.ask_share("a", cluster.node(), *groups, owner=made, **given)
+    text = "spec.selectedFractionalGpuGroups names 2 GPU groups, but spec.receivedGPU.count is 1"
+    assert refusal(cluster) == f"GPUReserved InvalidGPUGroup: {text}"
 
 
 @pytest.mark.parametrize("gpu", [{"portion": "0.50"}, {"count": 0, "portion": "0.50"}])

@@ -271,3 +271,14 @@ def test_a_share_by_a_name_alone(cluster: Sharing) -> None:
     assert len(cluster.reservations(group)) == 1
     cluster.delete_pod("a")
     cluster.wait_until_freed(group)
+
+
+def test_the_end_of_a_pod_that_no_cache_shows_frees_its_gpu(cluster: Sharing) -> None:
+    """F-58: nobody tells of its end, so it is looked for now and then, not only when the pod is deleted."""
+    node, group = cluster.node(), cluster.group()
+    cluster.share("a", node, group, pod={"spec": {"schedulerName": "another"}})
+    cluster.wait_for("a", "Succeeded")
+    time.sleep(LOOK_S)
+    assert len(cluster.reservations(group)) == 1
+    cluster.set_phase("a", "Succeeded")
+    cluster.wait_until_freed(group, within_s=40)

@@ -9,6 +9,7 @@ import pytest
 
 from controller.kai.outcome import Failed, Ready
 from controller.kai.request import BindRequest, ComputeMode
+from controller.plugins import gpusharing as sharing
 from controller.plugins.base import BindContext, Prepared
 from controller.plugins.nvfractions import Arguments, NvFractions
 from controller.runtime.changes import Changes
@@ -221,3 +222,20 @@ def test_a_container_whose_name_fits_no_annotation() -> None:
     assert "more than the 34 characters" in failure.message
     long.pod["spec"]["containers"][0]["name"] = 34 * "c"
     assert all(len(name.partition("/")[2]) <= 63 for name in written(long))
+    # With its share of compute power there is a longer one.
+    too_long = context(compute="0.5")
+    too_long.pod["spec"]["containers"][0]["name"] = 34 * "c"
+    failure = refusal(too_long)
+    assert (failure.reason, failure.retry) == ("InvalidGPUConfig", False)
+    assert "more than the 33 characters" in failure.message
+
+
+def test_a_container_whose_name_does_not_fit_the_annotation_of_the_nri() -> None:
+    """N-45: told before a GPU is reserved."""
+    given = context(**{"runai/shared-gpu-configmap": "p-shared-gpu"})
+    given.pod["spec"]["containers"][0]["name"] = 54 * "c"
+    arguments = sharing.Arguments.model_validate({"cdiEnabled": "true", "nriPluginEnabled": "true"})
+    failure = anyio.run(sharing.GPUSharing(cast(Client, None), arguments).prepare, given)
+    assert isinstance(failure, Failed), failure
+    assert (failure.reason, failure.retry) == ("InvalidGPUConfig", False)
+    assert "more than the 53 characters" in failure.message
