@@ -71,7 +71,7 @@ class Session:
     Attributes:
         token: The bearer token of the next requests, or None.
         is_closed: As kr8s asks.
-        proxy: URL of the proxy that it goes by, or None.
+        proxy: URL of the proxy that it goes by, without user and password, or None.
         made_s: When it was made, by the monotonic clock.
     """
 
@@ -84,17 +84,20 @@ class Session:
             proxy: URL of the proxy that the kubeconfig names; None: as the environment says.
 
         Raises:
-            CredentialsError: The proxy is of a kind that we cannot speak to.
+            CredentialsError: The proxy is of a kind that we cannot speak to, or its URL is none.
         """
         self.token: str | None = None
         self.is_closed = False
         self.made_s = monotonic()
         self._server = server.rstrip("/")
-        self.proxy = proxy or proxy_for(self._server, os.environ)
-        if self.proxy is not None and urlsplit(self.proxy).scheme not in ("http", "https"):
-            raise CredentialsError(
-                f"a proxy is reached by http or https, not by {urlsplit(self.proxy).scheme}"
-            )
+        found = proxy or proxy_for(self._server, os.environ)
+        if found is not None and urlsplit(found).scheme not in ("http", "https"):
+            raise CredentialsError(f"a proxy is reached by http or https, not by {urlsplit(found).scheme}")
+        # Apart from the URL, which aiohttp quotes in its errors.
+        self.proxy: str | None = None
+        self._proxy_login: aiohttp.BasicAuth | None = None
+        if found is not None:
+            self.proxy, self._proxy_login = _without_login(found)
         self._under_way = 0
         self._retired = False
         self._http = aiohttp.ClientSession(
@@ -183,8 +186,19 @@ class Session:
             data=content,
             headers=sent,
             proxy=self.proxy,
+            proxy_auth=self._proxy_login,
             server_hostname=(extensions or {}).get("sni_hostname"),
         )
+
+
+def _without_login(proxy: str) -> tuple[str, aiohttp.BasicAuth | None]:
+    """The URL of a proxy, and the user and password that stood in it."""
+    try:
+        url = URL(proxy)
+        login = None if url.user is None else aiohttp.BasicAuth(url.user, url.password or "")
+        return str(url.with_user(None)), login
+    except ValueError:
+        raise CredentialsError("the URL of the proxy cannot be understood") from None
 
 
 class _Connector(aiohttp.TCPConnector):
