@@ -93,6 +93,7 @@ class Lease:
 
     async def acquire(self) -> None:
         """Waits until this process holds the lease."""
+        self._acquired_version = ""
         logger.bind(lease=self._options.name).info("Waiting for the leader's lease")
         while True:
             if await self._try():
@@ -173,8 +174,9 @@ class Lease:
         spec = found.get("spec") or {}
         holder = spec.get("holderIdentity")
         if holder != options.identity:
-            if holder and not self._expired(holder, spec):
-                # Ours until it was taken away: from here on nothing may be written.
+            if self._acquired_version or (holder and not self._expired(holder, spec)):
+                # Ours until it was taken away: from here on nothing may be written, even if whoever took it
+                # has let it go again, since he wrote what our work under way knows nothing of.
                 self._renewed_s = float("-inf")
                 return False
             spec = {

@@ -205,6 +205,26 @@ async def test_being_robbed_is_noticed_at_the_next_renewal(
     assert not lease.held()
 
 
+async def test_a_lease_that_another_had_meanwhile_is_lost_though_it_is_free_again(
+    make: Make, found: Callable[[], Object]
+) -> None:
+    """A process that stood still while another led, and ended well, must not go on with what it knew."""
+    late_s = 0.0
+    first, second = make("first", clock=lambda: time.monotonic() + late_s), make("second")
+    await first.acquire()
+    late_s = 10.0
+    with anyio.fail_after(6):
+        await second.acquire()
+    await second.release()
+    with pytest.raises(LeaseLostError), anyio.fail_after(2):
+        await first.hold()
+    assert not first.held()
+    assert found()["holderIdentity"] == ""
+    with anyio.fail_after(2):
+        await first.acquire()
+    assert first.held()
+
+
 async def test_a_lease_that_was_deleted_is_made_again(
     make: Make,
     control_plane: ControlPlane,
