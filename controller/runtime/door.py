@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio
 import kr8s
@@ -147,7 +147,7 @@ class Door:
             version=call.resource.version,
             # kr8s always adds a slash, which some paths do not allow: it goes into an empty query.
             base=f"{call.path}?" if call.path else "",
-            namespace=call.namespace,
+            namespace=call.namespace and quote(call.namespace, safe=""),
             url=call.url,
             raise_for_status=False,
             stream=stream,

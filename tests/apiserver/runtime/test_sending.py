@@ -254,6 +254,17 @@ async def test_any_other_name_is_just_not_found(client: Client, config_maps: Con
     assert caught.value.body["details"] == {"name": name, "kind": "configmaps"}
 
 
+@pytest.mark.parametrize("ending", ["?x=", "#", ";x"])
+async def test_a_namespace_stays_one_whatever_is_in_it(
+    client: Client, config_maps: ConfigMaps, ending: str
+) -> None:
+    """F-1, of the kind: what follows a question mark was no part of the path any more."""
+    config_maps.create("a")
+    with pytest.raises(errors.NotFoundError) as caught:
+        await client.get(CONFIG_MAPS, "a", config_maps.namespace + ending)
+    assert caught.value.body["details"] == {"name": "a", "kind": "configmaps"}
+
+
 # The rate limit.
 
 
