@@ -132,7 +132,7 @@ async def _stop_on_signal(stop: "anyio.Event", everything: "anyio.CancelScope") 
 
 
 def _allow_many_connections() -> None:
-    """Raises the soft limit of open files to the hard one: each long wait for a volume holds some watches."""
+    """Raises the soft limit of open files to the hard one: each request and each watch is a connection."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

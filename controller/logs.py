@@ -48,15 +48,6 @@ def configure(level: str, fmt: Literal["text", "json"], sink: TextIO | None = No
     logging.captureWarnings(True)
 
 
-def report_end(error: BaseException) -> None:
-    """Says of an exception that nobody foresaw that it ended the process; the trace goes with it.
-
-    Args:
-        error: What was raised; of a group each part is shown.
-    """
-    logger.opt(exception=error).critical("The process ends in an unforeseen way")
-
-
 class _ToLoguru(logging.Handler):
     """Passes on what libraries log by the standard library's means."""
 

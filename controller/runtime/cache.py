@@ -129,12 +129,6 @@ class Cache:
         self._handlers.append(handler)
 
     @contextmanager
-    def listening(self, key: Key, tell: Callable[[], None]) -> Iterator[None]:
-        """Calls `tell` at each change of one object for as long as the block lasts."""
-        with self.following(key, lambda _: tell()):
-            yield
-
-    @contextmanager
     def following(self, key: Key, tell: Listener, version: str = "") -> Iterator[None]:
         """Tells of one object for as long as the block lasts.
 

@@ -5,7 +5,7 @@ wait for it and not kept; what is older than a moment is forgotten at the next q
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 import anyio
@@ -217,8 +217,3 @@ async def in_parallel(*works: Callable[[], Awaitable[V]]) -> list[V]:
     if failures:
         raise failures[0]
     return [answers[number] for number in range(len(works))]
-
-
-def by_key(keys: Sequence[K], values: Sequence[V]) -> dict[K, V]:
-    """Values by the key that each belongs to."""
-    return dict(zip(keys, values, strict=True))

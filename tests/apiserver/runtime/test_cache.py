@@ -176,7 +176,7 @@ async def test_the_first_list_is_told_as_changes_too(
 async def test_listeners_hear_of_their_object_and_no_other(start: Start, config_maps: ConfigMaps) -> None:
     heard: list[str] = []
     cache = await start()
-    with cache.listening((config_maps.namespace, "a"), lambda: heard.append("a")):
+    with cache.following((config_maps.namespace, "a"), lambda _: heard.append("a")):
         config_maps.create("b")
         config_maps.create("a")
         config_maps.delete("a")
@@ -534,7 +534,7 @@ async def test_a_refusal_that_lasts_hides_all_and_still_loses_no_deletion(
     cache = await start(indexes={"k": lambda item: [item["data"]["k"]]})
     changes = Changes(cache)
     heard: list[str] = []
-    with cache.listening((config_maps.namespace, "stays"), lambda: heard.append("stays")):
+    with cache.following((config_maps.namespace, "stays"), lambda _: heard.append("stays")):
         async with watch_cut(proxy):
             refusing = proxy.add(refused())
         await eventually(lambda: len(cache) == 0)
