@@ -3,6 +3,7 @@
 kr8s asks little of its session: `request`, `stream`, `is_closed` and `aclose`. Made by `door.py` only.
 """
 
+import base64
 import os
 import socket
 import ssl
@@ -41,12 +42,13 @@ class Response:
         content: The body, empty for a stream until `aread`.
     """
 
-    __slots__ = ("_answer", "content", "headers", "status_code")
+    __slots__ = ("_answer", "_is_read", "content", "headers", "status_code")
 
-    def __init__(self, answer: aiohttp.ClientResponse, content: bytes) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse, content: bytes | None) -> None:
         self.status_code = answer.status
         self.headers: Mapping[str, str] = answer.headers
-        self.content = content
+        self.content = content or b""
+        self._is_read = content is not None
         self._answer = answer
 
     @property
@@ -56,8 +58,8 @@ class Response:
 
     async def aread(self) -> bytes:
         """The whole body."""
-        if not self.content:
-            self.content = await self._answer.read()
+        if not self._is_read:  # an empty body is one, too: there is nothing more to be had
+            self.content, self._is_read = await self._answer.read(), True
         return self.content
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -95,7 +97,7 @@ class Session:
             raise CredentialsError(f"a proxy is reached by http or https, not by {urlsplit(found).scheme}")
         # Apart from the URL, which aiohttp quotes in its errors.
         self.proxy: str | None = None
-        self._proxy_login: aiohttp.BasicAuth | None = None
+        self._proxy_login: dict[str, str] = {}
         if found is not None:
             self.proxy, self._proxy_login = _without_login(found)
         self._under_way = 0
@@ -154,7 +156,7 @@ class Session:
         self._under_way += 1
         try:
             async with self._send(method, url, params, None, None, extensions) as answer:
-                yield Response(answer, b"")
+                yield Response(answer, None)
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
         finally:
@@ -179,6 +181,9 @@ class Session:
         sent = dict(headers or {})
         if self.token:
             sent["Authorization"] = f"Bearer {self.token}"
+        tunnels = self._server.startswith("https:")
+        if not tunnels:
+            sent |= self._proxy_login
         separator = "&" if "?" in url else "?"
         return self._http.request(
             method,
@@ -186,19 +191,22 @@ class Session:
             data=content,
             headers=sent,
             proxy=self.proxy,
-            proxy_auth=self._proxy_login,
+            proxy_headers=self._proxy_login if tunnels else None,
             server_hostname=(extensions or {}).get("sni_hostname"),
         )
 
 
-def _without_login(proxy: str) -> tuple[str, aiohttp.BasicAuth | None]:
-    """The URL of a proxy, and the user and password that stood in it."""
+def _without_login(proxy: str) -> tuple[str, dict[str, str]]:
+    """The URL of a proxy, and as headers the user and password that stood in it."""
     try:
         url = URL(proxy)
-        login = None if url.user is None else aiohttp.BasicAuth(url.user, url.password or "")
-        return str(url.with_user(None)), login
+        bare = str(url.with_user(None))
     except ValueError:
         raise CredentialsError("the URL of the proxy cannot be understood") from None
+    if url.user is None:
+        return bare, {}
+    login = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+    return bare, {"Proxy-Authorization": f"Basic {login}"}
 
 
 class _Connector(aiohttp.TCPConnector):

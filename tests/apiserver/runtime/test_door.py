@@ -149,28 +149,31 @@ async def test_the_proxy_of_the_environment_is_used_and_named_when_it_fails(
     assert not any("s3cr3t" in line for line in told)
 
 
+@pytest.mark.parametrize("scheme", ["https", "http"])
 async def test_a_proxy_that_refuses_is_told_its_password_but_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str], scheme: str
 ) -> None:
     """aiohttp quotes the proxy's whole URL when it answers a CONNECT with anything but 200."""
     heads: list[str] = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
-        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 407 Proxy Authentication Required\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        )
         await writer.drain()
         writer.close()
 
     listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    monkeypatch.setenv("HTTPS_PROXY", f"http://user:s3cr3t@127.0.0.1:{port}")
+    monkeypatch.setenv(f"{scheme.upper()}_PROXY", f"http://user:s3cr3t@127.0.0.1:{port}")
     async with listening:
         with anyio.move_on_after(1):
-            options = ClientOptions(kubeconfig=_leads_to(tmp_path / "k", "https://192.0.2.1"))
+            options = ClientOptions(kubeconfig=_leads_to(tmp_path / "k", f"{scheme}://192.0.2.1"))
             await Client.connect(options)
     login = base64.b64encode(b"user:s3cr3t").decode()
     assert f"Proxy-Authorization: Basic {login}" in heads[0]
-    assert any("407" in line and f"127.0.0.1:{port}" in line for line in told)
+    assert any("407" in line and f"127.0.0.1:{port}" in line for line in told), "".join(told)
     assert not any("s3cr3t" in line or login in line for line in told)
 
 

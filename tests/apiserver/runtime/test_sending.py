@@ -38,6 +38,18 @@ def _told_s(proxy: Proxy, method: str) -> list[float]:
     return [float(call.query["timeout"].removesuffix("s")) for call in proxy.calls if call.method == method]
 
 
+async def test_a_refusal_without_a_body_is_one(client: Client, proxy: Proxy, config_maps: ConfigMaps) -> None:
+    """F-35, of the kind: what stands before the server may say no more than 429; it read as no answer."""
+    where = config_maps.namespace
+    with proxy.rule(Rule(Answer(429, "", {"retry-after": "0"}), method="POST", times=1)) as refused:
+        await client.create(CONFIG_MAPS, config_maps.body("a"), where)
+    assert refused.count == 2
+    with proxy.rule(Rule(Answer(404, ""), method="GET")), pytest.raises(errors.NotFoundError):
+        await client.get(CONFIG_MAPS, "a", where)
+    with proxy.rule(Rule(Answer(410, ""), method="WATCH")), pytest.raises(errors.GoneError):
+        await client.watch(CONFIG_MAPS, {"resourceVersion": "1"}, lambda _: None, idle_s=1.0)
+
+
 async def test_a_429_and_then_silence_is_unclear(
     connect: Connect, proxy: Proxy, config_maps: ConfigMaps
 ) -> None:
