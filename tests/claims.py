@@ -1,15 +1,17 @@
 """Device claims on a real control plane, as users, drivers and other schedulers write them."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane
+from controlplane.flags import CLAIMS, claim_versions
 
+from controller.plugins.claims.model import FLAT_VERSIONS
 from controller.runtime.client import Object
-from tests.cluster import MERGE, Cluster, prepared_plane
+from tests.cluster import MERGE, Cluster, minor, prepared_plane
+from tests.features import EXTENDED_RESOURCES, needs
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
@@ -19,21 +21,25 @@ LIMIT = 256
 STATUS = "extendedResourceClaimStatus"
 LIMITS = {GPU: "1"}
 
-supported = pytest.mark.skipif(
-    os.environ.get("KUBERNETES") == "1.35", reason="the feature gate DRAExtendedResource is off by default"
-)
+supported = needs(EXTENDED_RESOURCES)
 """Of tests with extended resources."""
 
 
 class Claims:
-    """Makes claims and reads what became of them."""
+    """Makes claims and reads what became of them, by default in the best version that the server knows."""
 
-    def __init__(self, cluster: Cluster, version: str = "v1") -> None:
+    def __init__(self, cluster: Cluster, version: str = "") -> None:
+        version = version or claim_versions(cluster.plane.kubernetes)[0]
         self.cluster = cluster
         self._plane = cluster.plane
         self.version = f"resource.k8s.io/{version}"
         self.path = f"/apis/{self.version}/namespaces/{cluster.namespace}/resourceclaims"
         self.templates = self.path.replace("resourceclaims", "resourceclaimtemplates")
+
+    @property
+    def flat(self) -> bool:
+        """Whether device requests have their fields without `exactly` around them."""
+        return self.version.rpartition("/")[2] in FLAT_VERSIONS
 
     def make(self, name: str, **metadata: object) -> Object:
         """A claim for one GPU, as a user writes it."""
@@ -43,7 +49,7 @@ class Claims:
     def spec(self) -> Object:
         """For one GPU."""
         wanted = {"deviceClassName": DRIVER}
-        request = wanted if self.version.endswith("/v1beta1") else {"exactly": wanted}
+        request = wanted if self.flat else {"exactly": wanted}
         return {"devices": {"requests": [{"name": "gpu", **request}]}}
 
     def make_template(self, name: str) -> None:
@@ -143,13 +149,16 @@ class Claims:
 def plane_serving(directory: Path, *versions: str) -> Iterator[ControlPlane]:
     """A control plane with these versions of resource.k8s.io only, perhaps none.
 
-    The Node authorizer is off, because the server is not ready before that has listed v1 of ResourceSlices;
-    and so is the controller manager, which knows v1 only.
+    The Node authorizer is off, because the server is not ready before that has listed ResourceSlices in it;
+    and so is the controller manager, which knows the best one only.
     """
-    config = {f"resource.k8s.io/{version}": "true" for version in versions}
+    known = claim_versions(minor())
+    lacking = [version for version in versions if version not in known]
+    if lacking:
+        pytest.skip(f"Kubernetes {minor()} knows no device claims of {CLAIMS}/{lacking[0]}")
     with prepared_plane(
         directory,
-        runtime_config={"resource.k8s.io/v1": "false", **config},
+        runtime_config={f"{CLAIMS}/{version}": str(version in versions).lower() for version in known},
         apiserver_flags=("--authorization-mode=RBAC",),
         controller_manager=False,
     ) as plane:

@@ -25,10 +25,15 @@ ORDER = ("VolumeBinding", "DynamicResources", "GPUSharing", "Bound")
 """Conditions of a request for no shared GPU, with the default plugins."""
 
 
+def minor() -> str:
+    """The minor of Kubernetes that these tests run on."""
+    return os.environ.get("KUBERNETES", "1.36")
+
+
 @contextmanager
 def prepared_plane(directory: Path, **options: Any) -> Iterator[ControlPlane]:  # noqa: ANN401
     """A control plane, of the minor that KUBERNETES names, with our namespaces, CRD and roles."""
-    with ControlPlane(directory, kubernetes=os.environ.get("KUBERNETES", "1.36"), **options) as plane:
+    with ControlPlane(directory, kubernetes=minor(), **options) as plane:
         plane.kubectl("apply", "-f", str(ROOT / "config/default/namespaces.yaml"))
         plane.kubectl("apply", "-k", str(ROOT / "config/crd"))
         plane.kubectl("apply", "-k", str(ROOT / "config/rbac"))

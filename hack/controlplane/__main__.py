@@ -1,4 +1,8 @@
-"""Runs a local control plane until Ctrl-C: ``PYTHONPATH=hack python -m controlplane``."""
+"""Runs a local control plane until Ctrl-C: ``PYTHONPATH=hack python -m controlplane``.
+
+``python -m controlplane lock 1.33`` locks the newest patch of a Kubernetes minor instead, for a new minor or
+a newer patch; what it writes under ``locks`` is to be committed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from controlplane import BuildError, ControlPlane, ControlPlaneError, ensure_binaries, supported_kubernetes
+from controlplane.locking import lock_kubernetes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = parse(argv)
     try:
+        if options.minors:
+            for minor in options.minors:
+                print(f"{lock_kubernetes(minor)} is written.")
+            return 0
         if options.build_only:
             for name, path in asdict(ensure_binaries(options.kubernetes)).items():
                 print(f"{name:<24} {path}")
@@ -43,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m controlplane", description=__doc__)
+    parser.set_defaults(minors=())
+    lock = parser.add_subparsers(metavar="lock").add_parser("lock", help="lock a minor anew and stop")
+    lock.add_argument("minors", nargs="+", metavar="MINOR", help="such as 1.33")
     minors = supported_kubernetes()
     parser.add_argument("--kubernetes", choices=minors, default=minors[0], help="the minor (%(default)s)")
     parser.add_argument("--build-only", action="store_true", help="build what is missing and stop")

@@ -207,7 +207,7 @@ def _go_build(part: Component, target: Path, progress: Progress) -> None:
     lines: deque[str] = deque(maxlen=20)
     # A file, not a pipe: nobody has to read it while we wait, and a full pipe cannot stall the build.
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, cwd=part.lock, env=_go_environment(), stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=part.lock, env=go_environment(), stdout=log, stderr=log)
         try:
             while process.poll() is None:
                 try:
@@ -243,7 +243,8 @@ def format_elapsed(elapsed_s: float) -> str:
     return f"{minutes}:{seconds:02d}"
 
 
-def _go_environment() -> dict[str, str]:
+def go_environment() -> dict[str, str]:
+    """The environment in which Go builds from a lock and changes nothing, whatever the user has set."""
     return {
         "HOME": str(Path.home()),  # Go keeps its caches there and stops without it
         **os.environ,
@@ -266,7 +267,7 @@ def ensure_go(progress: Progress = say) -> Path:
     """
     on_path = shutil.which("go")
     if on_path is not None:
-        version = _output([on_path, "version"], env=_go_environment())
+        version = _output([on_path, "version"], env=go_environment())
         if version is not None and is_new_enough_go(version):
             return Path(on_path)
         progress(f"The Go on PATH ({version or 'broken'}) is older than {OLDEST_GO[0]}.{OLDEST_GO[1]}.")

@@ -24,6 +24,8 @@ from controlplane.client import JSON, Client, RequestError, answers
 from controlplane.flags import (
     Layout,
     apiserver_flags,
+    claims_config,
+    claims_gate,
     controller_manager_flags,
     etcd_flags,
     with_overrides,
@@ -56,7 +58,8 @@ class ControlPlane:
     Args:
         directory: Gets the logs, the kubeconfigs and, while it runs, the data. It is created when missing.
         kubernetes: The minor to run, see ``supported_kubernetes``.
-        runtime_config: API groups to switch, such as ``{"resource.k8s.io/v1beta1": "true"}``.
+        runtime_config: API groups to switch, such as ``{"resource.k8s.io/v1beta1": "true"}``. Device claims
+            are served in any case, in the best versions that the minor knows, unless this says otherwise.
         apiserver_flags: More flags for the API server; they win over the ones that are set here.
         controller_manager: Whether to run the controller manager.
         controller_manager_flags: More flags for the controller manager.
@@ -271,8 +274,10 @@ class ControlPlane:
     def _add_programs(self, running: _Running) -> None:
         binaries, layout = running.binaries, running.layout
         audit_log = self.audit_log if self._audit else None
+        runtime_config = {**claims_config(self.kubernetes), **self._runtime_config}
+        gate = claims_gate(self.kubernetes)
         server_flags = with_overrides(
-            apiserver_flags(layout, self._runtime_config, audit_log), self._apiserver_flags
+            [*apiserver_flags(layout, runtime_config, audit_log), *gate], self._apiserver_flags
         )
         commands: dict[str, list[str]] = {
             "etcd": [str(binaries.etcd), *etcd_flags(layout)],
@@ -280,7 +285,8 @@ class ControlPlane:
         }
         if self._with_controller_manager:
             manager_flags = with_overrides(
-                controller_manager_flags(layout, self.admin_kubeconfig), self._controller_manager_flags
+                [*controller_manager_flags(layout, self.admin_kubeconfig), *gate],
+                self._controller_manager_flags,
             )
             program = str(binaries.kube_controller_manager)
             commands["kube-controller-manager"] = [program, *manager_flags]

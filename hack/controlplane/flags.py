@@ -1,6 +1,6 @@
 """The flags of the programs of a control plane, each odd one with its reason.
 
-Pure; called by ``ControlPlane`` only.
+Pure; called by ``ControlPlane``, and by tests that switch versions off.
 """
 
 from __future__ import annotations
@@ -9,10 +9,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.build import parse_minor
 from controlplane.pki import Keys
 
 # No kubelet renews the leases of the nodes here: these two would mark every node as lost and evict its pods.
 CONTROLLERS = "*,-node-lifecycle-controller,-taint-eviction-controller"
+
+CLAIMS = "resource.k8s.io"
+BEFORE_V1 = {(1, 31): ("v1alpha3",), (1, 32): ("v1beta1",), (1, 33): ("v1beta2", "v1beta1")}
+"""The best versions of device claims in these servers; all are off by default, and so is their gate."""
+SINCE_V1 = ("v1", "v1beta2", "v1beta1")
+
+
+def claim_versions(kubernetes: str) -> tuple[str, ...]:
+    """The versions of resource.k8s.io in which a minor can serve device claims, best first.
+
+    A server does not start if it is told to switch on or off a version that it does not know.
+    """
+    return BEFORE_V1.get(parse_minor(kubernetes), SINCE_V1)
+
+
+def claims_config(kubernetes: str) -> dict[str, str]:
+    """What --runtime-config must say so that a minor serves device claims."""
+    versions = BEFORE_V1.get(parse_minor(kubernetes), ())
+    return {f"{CLAIMS}/{version}": "true" for version in versions}
+
+
+def claims_gate(kubernetes: str) -> list[str]:
+    """The flag, of API server and controller manager, without which a minor ignores device claims."""
+    wanted = parse_minor(kubernetes) in BEFORE_V1
+    return ["--feature-gates=DynamicResourceAllocation=true"] if wanted else []
 
 
 @dataclass(frozen=True, slots=True)

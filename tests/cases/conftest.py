@@ -9,6 +9,7 @@ from controlplane import ControlPlane
 
 from tests.binder import Binder, Binders
 from tests.cluster import Cluster, prepared_plane
+from tests.features import skip_where_it_cannot  # noqa: F401 -- a fixture, for all tests here
 from tests.proxy import Action, Call, Proxy, Rule
 
 ACCOUNT = ("kai-scheduler", "binder")

@@ -107,7 +107,8 @@ def test_kai_pr_1241_without_the_api_only_requests_with_claims_fail(bare: Cluste
         for name in ("claim", "extended"):
             assert bare.wait_for(name, "Failed")["reason"] == (
                 f"{KIND} Unsupported: pod {bare.namespace}/{name} needs resource claims on node {node}, but "
-                "the API server does not serve resource.k8s.io in any of the versions v1, v1beta2, v1beta1"
+                "the API server does not serve resource.k8s.io in any of the versions v1, v1beta2, v1beta1, "
+                "v1alpha3"
             )
             bare.assert_unbound(name)
         binders.close()

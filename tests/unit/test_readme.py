@@ -11,11 +11,13 @@ from typing import cast
 import anyio
 import pytest
 import readmegen
+from controlplane import supported_kubernetes
 
 from controller import app
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Ready
+from controller.plugins.claims.api import VERSIONS
 from controller.plugins.registry import BUILT_IN, PlannedPlugin
 from controller.setting_texts import rows
 from controller.settings import load
@@ -37,6 +39,19 @@ def example(name: str) -> str:
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
     assert readmegen.with_table(README) == README, "run hack/readme"
+
+
+def test_it_names_the_versions_of_kubernetes_that_can_be_chosen() -> None:
+    newest, *_, oldest = supported_kubernetes()
+    assert f"on Kubernetes {oldest} to {newest}." in README
+    for command in (f"hack/demo --kubernetes {oldest}", f"KUBERNETES={oldest} hack/test apiserver"):
+        assert f"`{command}`" in README
+    assert README.count(f"of {oldest} to {newest}") == 2, "for the demo and for the tests"
+
+
+def test_the_versions_of_device_claims_are_named_best_first() -> None:
+    best, *older = VERSIONS
+    assert f"`{best}` since 1.34, before that `{older[0]}`, `{older[1]}` or `{older[2]}`" in README
 
 
 def test_markdown_does_not_eat_the_text_of_a_setting() -> None:

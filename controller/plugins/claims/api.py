@@ -28,7 +28,7 @@ from controller.runtime.locks import KeyedLock, Waiting
 T = TypeVar("T")
 
 GROUP = "resource.k8s.io"
-VERSIONS = ("v1", "v1beta2", "v1beta1")
+VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
 """Known ones, best first."""
 
 TRIES = 10

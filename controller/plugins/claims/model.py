@@ -19,6 +19,9 @@ EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 EXTENDED_STATUS = "extendedResourceClaimStatus"
 """Where a pod's status names that claim."""
 
+FLAT_VERSIONS = ("v1beta1", "v1alpha3")
+"""Versions of resource.k8s.io whose device requests are not yet `exactly` or `firstAvailable`."""
+
 RESERVED_FOR_LIMIT = 256
 """So many pods may share a claim; the API server refuses more."""
 
@@ -128,8 +131,8 @@ def users(claim: Object) -> str:
 
 
 def device_requests(requests: Iterable[Object], version: str) -> list[Object]:
-    """Device requests of v1 in the shape of another version: v1beta1 has no `exactly` around the fields."""
-    if version != "v1beta1":
+    """Device requests of v1 in the shape of another version: older ones have no `exactly` around fields."""
+    if version not in FLAT_VERSIONS:
         return list(requests)
     flat = []
     for request in requests:

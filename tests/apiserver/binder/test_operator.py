@@ -1,6 +1,5 @@
 """The command as KAI's operator starts it, in a cluster where KAI's chart owns roles of its own."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import yaml
 from controlplane import ControlPlane
 
 from tests.binder import Binders
-from tests.cluster import Cluster
+from tests.cluster import Cluster, minor
 from tests.volumes import Volumes
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +63,7 @@ def test_an_upgrade_of_kai_takes_no_right_away(own_plane: ControlPlane) -> None:
 def operators_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A cluster of KAI's operator: its service account with the rights that KAI gives it, and our overlay."""
     directory = tmp_path_factory.mktemp("operators-plane")
-    with ControlPlane(directory, kubernetes=os.environ.get("KUBERNETES", "1.36")) as plane:
+    with ControlPlane(directory, kubernetes=minor()) as plane:
         plane.kubectl("apply", "-f", str(ROOT / "config/default/namespaces.yaml"))
         account = {"metadata": {"name": "binder", "namespace": "kai-scheduler"}}
         plane.request("POST", "/api/v1/namespaces/kai-scheduler/serviceaccounts", account)

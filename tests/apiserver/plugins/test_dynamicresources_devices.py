@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from controller.runtime.client import Object
-from tests.claims import Claims, allocation, brings, prepared, supported, uses
+from tests.claims import Claims, allocation, brings, prepared, uses
 from tests.cluster import Cluster
+from tests.features import BINDING_CONDITIONS, needs
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.usefixtures("binder"), supported]
+pytestmark = [pytest.mark.usefixtures("binder"), needs(BINDING_CONDITIONS)]
 
 KIND = "DynamicResources"
 

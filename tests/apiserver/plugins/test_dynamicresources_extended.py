@@ -1,7 +1,5 @@
 """The claim for extended resources: one per pod, over all attempts (B-65…B-67, T-20)."""
 
-import os
-
 import pytest
 
 from controller.runtime.client import Object
@@ -18,6 +16,7 @@ from tests.claims import (
     user,
 )
 from tests.cluster import Cluster
+from tests.features import EXTENDED_RESOURCES, is_on
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.usefixtures("binder")
@@ -248,9 +247,10 @@ def test_the_claim_goes_with_its_pod(cluster: Cluster, claims: Claims) -> None:
     wait_until(lambda: not claims.all(), within_s=30)
 
 
-@pytest.mark.skipif(os.environ.get("KUBERNETES") != "1.35", reason="the feature gate is on by default")
 def test_a_server_without_the_feature(cluster: Cluster, claims: Claims) -> None:
     """It drops the field from the pod's status: the containers would start without their devices."""
+    if is_on(cluster.plane, EXTENDED_RESOURCES):
+        pytest.skip(f"this server has the feature: {EXTENDED_RESOURCES} is on")
     node = cluster.node()
     cluster.pod("a", limits=LIMITS)
     ask(cluster, node)

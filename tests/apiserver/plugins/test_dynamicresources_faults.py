@@ -1,7 +1,6 @@
 """Device claims with a server that fails, is slow, or lacks rights: each test has a binder of its own."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from controller.runtime.client import Object
 from tests.binder import Binders
 from tests.claims import Claims, allocation, brings, uses
 from tests.cluster import Cluster
+from tests.features import STATUS_RIGHTS, needs
 from tests.proxy import Answer, Hang, Proxy, Rule
 
 KIND = "DynamicResources"
@@ -132,7 +132,7 @@ def account(cluster: Cluster, *left_out: str) -> Path:
     return plane.service_account_kubeconfig(name, "default")
 
 
-@pytest.mark.skipif(os.environ.get("KUBERNETES") == "1.35", reason="the server asks for it since 1.36")
+@needs(STATUS_RIGHTS)
 def test_the_right_on_bindings_of_claims_is_needed(
     cluster: Cluster, claims: Claims, binders: Binders
 ) -> None:

@@ -1,7 +1,6 @@
 """The claims of requests that KAI's real scheduler wrote end as the Go binder left them, but protected."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from controlplane import RequestError
 from controller.runtime.client import Object
 from tests.claims import FINALIZER, Claims
 from tests.cluster import Cluster
+from tests.features import EXTENDED_RESOURCES, skip_without
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.usefixtures("binder")
@@ -47,8 +47,8 @@ def make_claim(cluster: Cluster, pod: str, expected: Object) -> None:
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_request_of_kai_with_claims(cluster: Cluster, name: str) -> None:
-    if name == "dra-plain" and os.environ.get("KUBERNETES") == "1.35":
-        pytest.skip("the feature gate DRAExtendedResource is off by default")
+    if name == "dra-plain":
+        skip_without(cluster.plane, EXTENDED_RESOURCES)
     written = read("kai-bindrequests.json", "BindRequest", name)
     expected_pod = read("kai-after-bind.json", "Pod", name)
     expected = read("kai-after-bind.json", "ResourceClaim", CLAIMS[name])

@@ -10,6 +10,7 @@ from controller.runtime.client import Object
 from tests.binder import Binders
 from tests.claims import LIMITS, STATUS, Claims, allocation, brings, extended, prepared, supported, user, uses
 from tests.cluster import Cluster
+from tests.features import BINDING_CONDITIONS, needs
 from tests.polling import wait_until
 from tests.proxy import Answer, Hang, Proxy, Rule
 
@@ -125,7 +126,7 @@ def test_a_quota_that_is_being_updated_means_again(
     assert len(claims.all()) == 1
 
 
-@supported
+@needs(BINDING_CONDITIONS)
 def test_f15_a_wait_for_a_device_asks_nothing(
     cluster: Cluster, claims: Claims, binders: Binders, proxy: Proxy, token: str
 ) -> None:

@@ -1,6 +1,5 @@
 """Servers with older versions of resource.k8s.io: found out by asking, and spoken to in their own shape."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,10 @@ from controller.runtime.client import Object
 from tests.binder import Binder, Binders
 from tests.claims import GPU, Claims, allocation, brings, extended, plane_serving, user, uses
 from tests.cluster import Cluster
+from tests.features import EXTENDED_RESOURCES, skip_without
 
 
-@pytest.fixture(scope="module", params=["v1beta2", "v1beta1"])
+@pytest.fixture(scope="module", params=["v1beta2", "v1beta1", "v1alpha3"])
 def older(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Claims]:
     """A namespace on a server with one version only."""
     with plane_serving(tmp_path_factory.mktemp(request.param), request.param) as plane:
@@ -39,8 +39,8 @@ def test_claims_of_older_servers(older: Claims, binder: Binder) -> None:
     assert older.status("one") == {"allocation": allocation(node), "reservedFor": [user(pod)]}
 
 
-@pytest.mark.skipif(os.environ.get("KUBERNETES") == "1.35", reason="DRAExtendedResource is off by default")
 def test_extended_resources_on_older_servers(older: Claims, binder: Binder) -> None:
+    skip_without(older.cluster.plane, EXTENDED_RESOURCES)
     cluster = older.cluster
     node = cluster.node()
     before = {claim["metadata"]["name"] for claim in older.all()}
@@ -51,7 +51,7 @@ def test_extended_resources_on_older_servers(older: Claims, binder: Binder) -> N
     (request,) = claim["spec"]["devices"]["requests"]
     (wanted,) = extended(node)["deviceRequests"]
     flat: Object = {"name": wanted["name"], **wanted["exactly"]}
-    assert request == (flat if older.version.endswith("v1beta1") else wanted)
+    assert request == (flat if older.flat else wanted)
     assert claim["status"]["allocation"] == extended(node, "gpu-1")["allocation"]
 
     with cluster.bindings_denied():

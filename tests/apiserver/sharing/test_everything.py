@@ -1,7 +1,6 @@
 """All steps in one: KAI's requests together, and one pod that needs every plugin, well and failing."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -17,6 +16,7 @@ from tests.apiserver.plugins.test_dynamicresources_kai_data import read as read_
 from tests.apiserver.sharing.test_kai_data import prepare, unlabelled
 from tests.claims import Claims, allocation, brings, uses
 from tests.cluster import MERGE
+from tests.features import EXTENDED_RESOURCES, needs
 from tests.polling import wait_until
 from tests.provisioner import Provisioner
 from tests.sharing import Sharing, shared_pod
@@ -24,9 +24,7 @@ from tests.volumes import HOSTNAME, Volumes
 
 pytestmark = [
     pytest.mark.usefixtures("binder"),
-    pytest.mark.skipif(
-        os.environ.get("KUBERNETES") == "1.35", reason="DRAExtendedResource is off by default"
-    ),
+    needs(EXTENDED_RESOURCES),
 ]
 
 

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 from controlplane import build
 from controlplane.client import RequestError, parsed
-from controlplane.flags import Layout, apiserver_flags, controller_manager_flags
+from controlplane.flags import (
+    Layout,
+    apiserver_flags,
+    claim_versions,
+    claims_config,
+    claims_gate,
+    controller_manager_flags,
+)
 from controlplane.pki import Keys, write_keys
 from controlplane.process import ControlPlaneError, Guard, Program, free_ports
 from cryptography import x509
@@ -26,7 +33,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def test_the_newest_minor_comes_first() -> None:
-    assert build.supported_kubernetes()[:2] == ["1.36", "1.35"]
+    assert build.supported_kubernetes() == ["1.36", "1.35", "1.34", "1.33", "1.32", "1.31"]
 
 
 @pytest.mark.parametrize("minor", build.supported_kubernetes())
@@ -109,6 +116,25 @@ def test_optional_flags_of_the_api_server_appear_when_wanted(layout: Layout) -> 
         "--audit-log-path=audit.log",
         "--runtime-config=resource.k8s.io/v1beta1=true,api/all=false",
     ]
+
+
+@pytest.mark.parametrize(
+    ("minor", "best", "config"),
+    [
+        ("1.31", "v1alpha3", {"resource.k8s.io/v1alpha3": "true"}),
+        ("1.32", "v1beta1", {"resource.k8s.io/v1beta1": "true"}),
+        ("1.33", "v1beta2", {"resource.k8s.io/v1beta2": "true", "resource.k8s.io/v1beta1": "true"}),
+        ("1.34", "v1", {}),
+        ("1.36", "v1", {}),
+    ],
+)
+def test_device_claims_are_switched_on_where_they_are_off(
+    minor: str, best: str, config: dict[str, str]
+) -> None:
+    assert claim_versions(minor)[0] == best
+    assert claims_config(minor) == config
+    # Locked to on since 1.35: there a flag of old would be in the way.
+    assert claims_gate(minor) == (["--feature-gates=DynamicResourceAllocation=true"] if config else [])
 
 
 def test_an_error_carries_status_and_body() -> None:

@@ -142,9 +142,10 @@ class TestDeviceRequests:
         requests = [{"name": "gpu", "exactly": EXACTLY}, FIRST]
         assert device_requests(requests, version) == requests
 
-    def test_v1beta1_has_the_fields_inline(self) -> None:
+    @pytest.mark.parametrize("version", ["v1beta1", "v1alpha3"])
+    def test_of_older_versions_which_have_the_fields_inline(self, version: str) -> None:
         requests = [{"name": "gpu", "exactly": EXACTLY}, FIRST]
-        assert device_requests(requests, "v1beta1") == [{"name": "gpu", **EXACTLY}, FIRST]
+        assert device_requests(requests, version) == [{"name": "gpu", **EXACTLY}, FIRST]
 
 
 def test_covers_allows_for_defaults() -> None:
