@@ -1,11 +1,12 @@
 """Device claims on a real control plane, as users, drivers and other schedulers write them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from controlplane import ControlPlane
+from controlplane import ControlPlane, RequestError
 from controlplane.flags import CLAIMS, claim_versions
 
 from controller.plugins.claims.model import FLAT_VERSIONS
@@ -92,6 +93,23 @@ class Claims:
         finalizers = self.get(name)["metadata"].get("finalizers") or []
         self.patch(name, {"metadata": {"finalizers": sorted({*finalizers, FINALIZER})}})
         return self.patch_status(name, {"allocation": allocation, "reservedFor": list(users) or None})
+
+    def limit(self, name: str) -> int:
+        """How many pods a claim may be reserved for on this server; nothing is changed.
+
+        Args:
+            name: Of a claim that has devices.
+        """
+        users = [{"resource": "pods", "name": f"p{index}", "uid": f"p{index}"} for index in range(LIMIT)]
+        try:
+            body = {"status": {"reservedFor": users}}
+            self._plane.request("PATCH", f"{self.path}/{name}/status?dryRun=All", body, MERGE)
+        except RequestError as error:
+            found = re.search(r"reservedFor: Too (?:long|many).* (\d+)", str(error))
+            if found is None:
+                raise
+            return int(found[1])
+        return LIMIT
 
     def assert_free(self, name: str) -> None:
         """Nothing is left of a bind that failed."""

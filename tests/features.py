@@ -8,6 +8,8 @@ from controlplane import ControlPlane
 DRA = "DynamicResourceAllocation"
 EXTENDED_RESOURCES = "DRAExtendedResource"
 BINDING_CONDITIONS = "DRADeviceBindingConditions"
+LABELS_ARE_COPIED = "PodTopologyLabelsAdmission"
+"""With it the labels of a Binding reach the pod."""
 STATUS_RIGHTS = "DRAResourceClaimGranularStatusAuthorization"
 
 

@@ -70,8 +70,13 @@ def devices_failure(claim: Object, wanted: Object | None, pod: Object, node: Obj
 def write_failure(error: errors.InvalidError, claim: Object, allocation: Object, node_name: str) -> Failed:
     """What it means that the server does not take a reservation."""
     causes = (error.body.get("details") or {}).get("causes") or ()
-    if any(cause.get("reason") == "FieldValueTooMany" for cause in causes):
-        return _full(claim, len(reserved_for(claim)), node_name)  # older servers allow 32
+    # Servers before 1.32.1 or so allow 32, and some call the list too long instead of too many.
+    if any(
+        cause.get("reason") == "FieldValueTooMany"
+        or (cause.get("reason") == "FieldValueTooLong" and cause.get("field") == "status.reservedFor")
+        for cause in causes
+    ):
+        return _full(claim, len(reserved_for(claim)), node_name)
     # Since Kubernetes 1.36 a right is missing in these words, not as a 403.
     forbidden = any("resourceclaims/binding" in str(cause.get("message")) for cause in causes)
     text = f"claim {full_name(claim)} cannot get {devices(allocation)} on node {node_name}"

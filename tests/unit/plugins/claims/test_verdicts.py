@@ -118,6 +118,16 @@ class TestDevices:
         ("cause", "reason"),
         [
             ({"reason": "FieldValueTooMany", "message": "must have at most 32 items"}, Reason.CLAIM_FULL),
+            # Kubernetes 1.31
+            (
+                {
+                    "reason": "FieldValueTooLong",
+                    "field": "status.reservedFor",
+                    "message": "Too long: may not be longer than 32",
+                },
+                Reason.CLAIM_FULL,
+            ),
+            ({"reason": "FieldValueTooLong", "field": "status.allocation.x"}, Reason.REJECTED),
             (
                 {"reason": "FieldValueForbidden", "message": "cannot patch resourceclaims/binding"},
                 Reason.FORBIDDEN,
