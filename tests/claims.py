@@ -9,7 +9,7 @@ import pytest
 from controlplane import ControlPlane, RequestError
 from controlplane.flags import CLAIMS, claim_versions
 
-from controller.plugins.claims.model import FLAT_VERSIONS
+from controller.plugins.claims.model import FLAT_VERSIONS, device_requests
 from controller.runtime.client import Object
 from tests.cluster import MERGE, Cluster, minor, prepared_plane
 from tests.features import EXTENDED_RESOURCES, needs
@@ -41,6 +41,11 @@ class Claims:
     def flat(self) -> bool:
         """Whether device requests have their fields without `exactly` around them."""
         return self.version.rpartition("/")[2] in FLAT_VERSIONS
+
+    def shaped(self, spec: Object) -> Object:
+        """The spec of a claim of v1, as this version has it."""
+        requests = device_requests(spec["devices"]["requests"], self.version.rpartition("/")[2])
+        return {**spec, "devices": {**spec["devices"], "requests": requests}}
 
     def make(self, name: str, **metadata: object) -> Object:
         """A claim for one GPU, as a user writes it."""
