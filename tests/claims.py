@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from controlplane import ControlPlane, RequestError
@@ -65,10 +66,11 @@ class Claims:
         )
 
     def get(self, name: str) -> Object:
-        return self._plane.request("GET", f"{self.path}/{name}")
+        found: Object = without_nulls(self._plane.request("GET", f"{self.path}/{name}"))
+        return found
 
     def all(self) -> list[Object]:
-        return list(self._plane.request("GET", self.path)["items"])
+        return list(without_nulls(self._plane.request("GET", self.path)["items"]))
 
     def status(self, name: str) -> Object:
         return dict(self.get(name).get("status") or {})
@@ -78,7 +80,9 @@ class Claims:
         return [item["name"] for item in self.status(name).get("reservedFor") or ()]
 
     def patch_status(self, name: str, status: Object) -> Object:
-        return self._plane.request("PATCH", f"{self.path}/{name}/status", {"status": status}, MERGE)
+        path = f"{self.path}/{name}/status"
+        stored: Object = without_nulls(self._plane.request("PATCH", path, {"status": status}, MERGE))
+        return stored
 
     def patch(self, name: str, delta: Object) -> Object:
         return self._plane.request("PATCH", f"{self.path}/{name}", delta, MERGE)
@@ -186,6 +190,13 @@ def plane_serving(directory: Path, *versions: str) -> Iterator[ControlPlane]:
         controller_manager=False,
     ) as plane:
         yield plane
+
+
+def without_nulls(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+    """What the server says, without fields that are null: 1.33 and before write `adminAccess` so."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def allocation(node: str, device: str = "gpu-0", *, request: str = "gpu", **more: object) -> Object:
