@@ -1,7 +1,8 @@
 """Answers that attempts share: one flight for all who ask at a time, kept for a moment.
 
-Used by `reads`. Invariants: nobody gets an answer older than he asked for; a failure is told to those who
-wait for it and not kept; what is older than a moment is forgotten at the next question.
+Used by `reads`. Invariants: nobody gets an answer older than he asked for; that there is no such object is
+told only to those who asked before it was found out, since it may have been made since; a failure is told to
+those who wait for it and not kept; what is older than a moment is forgotten at the next question.
 """
 
 from collections import deque
@@ -59,12 +60,13 @@ class Shared(Generic[K, V]):
             errors.ApiError: The server does not say.
         """
         self.forget_old()
+        asked_s = anyio.current_time()
         while True:
             flight = self._flights.get(key)
-            if flight is None or (flight.ended.is_set() and not _is_new_enough(flight, not_before_s)):
+            if flight is None or (flight.ended.is_set() and not _serves(flight, not_before_s, asked_s)):
                 return await self._ask(key)
             await flight.ended.wait()
-            if not _is_new_enough(flight, not_before_s):
+            if not _serves(flight, not_before_s, asked_s):
                 continue  # the next one is for all who wait here
             if flight.error is not None:
                 raise flight.error
@@ -74,8 +76,8 @@ class Shared(Generic[K, V]):
     def known(self, key: K, not_before_s: float | None = None) -> list[V]:
         """The answer without asking; empty if it would have to be asked for."""
         self.forget_old()
-        flight = self._flights.get(key)
-        return flight.answer if flight is not None and _is_new_enough(flight, not_before_s) else []
+        flight, now_s = self._flights.get(key), anyio.current_time()
+        return flight.answer if flight is not None and _serves(flight, not_before_s, now_s) else []
 
     def put(self, key: K, value: V) -> None:
         """Takes in the server's answer to a write of ours."""
@@ -118,10 +120,13 @@ class Shared(Generic[K, V]):
             flight.ended.set()
 
 
-def _is_new_enough(flight: _Flight[V], not_before_s: float | None) -> bool:
-    if not_before_s is None:
-        return flight.ended_s >= anyio.current_time() - SHARED_S
-    return flight.started_s >= not_before_s
+def _serves(flight: _Flight[V], not_before_s: float | None, asked_s: float) -> bool:
+    """Whether the answer is new enough for a question that was asked at this time."""
+    if not_before_s is not None:
+        return flight.started_s >= not_before_s
+    if flight.answer and flight.answer[0] is None:
+        return flight.started_s >= asked_s
+    return flight.ended_s >= anyio.current_time() - SHARED_S
 
 
 Name = tuple[str, str]
@@ -153,19 +158,22 @@ class SharedObjects(Generic[V]):
     async def get(self, key: Name, not_before_s: float | None = None) -> V | None:
         """One object; None if there is none. As `Shared.get`."""
         namespace, name = key
+        asked_s = anyio.current_time()
         if found := self._single.known(key, not_before_s):
             return found[0]
-        if (listed := self._all.known(namespace, not_before_s)) and listed[0] is not None:
-            return listed[0].get(name)
-        if self._many_ask(namespace):
+        listed = self._all.known(namespace, not_before_s)
+        everything = listed[0] if listed else None
+        if everything is None and self._many_ask(namespace):
             try:
                 everything = await self._all.get(namespace, not_before_s)
             except errors.ForbiddenError:
                 everything = None
-            if everything is not None:
-                return everything.get(name)
-            self._single_until_s[namespace] = anyio.current_time() + _SINGLE_S
-        return await self._single.get(key, not_before_s)
+            if everything is None:
+                self._single_until_s[namespace] = anyio.current_time() + _SINGLE_S
+        if everything is not None and name in everything:
+            return everything[name]
+        # What a list does not have may have been made since.
+        return await self._single.get(key, asked_s if everything is not None else not_before_s)
 
     def put(self, key: Name, value: V) -> None:
         """Takes in the server's answer to a write of ours."""

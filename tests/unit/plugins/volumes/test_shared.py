@@ -63,6 +63,72 @@ async def test_who_wants_a_newer_one_gets_it(server: Server, shared: Shared[str,
     assert await shared.get("a", now_s) == "a2", "it was asked for at that moment"
 
 
+class Making:
+    """A server with objects that may come while a question is on its way."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, str] = {}
+        self.asked: list[str] = []
+
+    async def read(self, key: Name) -> str | None:
+        self.asked.append(key[1])
+        found = self.there.get(key[1])
+        await anyio.sleep(ROUND_TRIP_S)
+        return found
+
+    async def read_all(self, namespace: str) -> dict[str, str]:
+        self.asked.append(namespace)
+        found = dict(self.there)
+        await anyio.sleep(ROUND_TRIP_S)
+        return found
+
+
+async def test_that_there_is_none_is_no_answer_to_a_later_question() -> None:
+    """F-3: a claim made a moment later would be said not to exist, and its pod would fail for good."""
+    server = Making()
+    shared = Shared(server.read)
+    assert await shared.get(("ns", "a")) is None
+    server.there["a"] = "made"
+    assert await shared.get(("ns", "a")) == "made"
+    assert await shared.get(("ns", "a")) == "made"
+    assert server.asked == ["a", "a"]
+
+
+async def test_that_there_is_none_is_shared_with_those_who_asked_before() -> None:
+    server = Making()
+    shared = Shared(server.read)
+    answers = await in_parallel(*(partial(shared.get, ("ns", "a")) for _ in range(20)))
+    assert answers == [None] * 20
+    assert len(server.asked) <= 2
+
+
+async def test_what_is_made_while_a_question_is_on_its_way_is_found() -> None:
+    server = Making()
+    shared = Shared(server.read)
+
+    async def ask_later() -> str | None:
+        await anyio.sleep(ROUND_TRIP_S / 2)
+        server.there["a"] = "made"
+        return await shared.get(("ns", "a"))
+
+    answers = await in_parallel(partial(shared.get, ("ns", "a")), ask_later)
+    assert answers == [None, "made"]
+
+
+async def test_what_is_made_after_a_list_is_found() -> None:
+    """F-3: a list of a moment ago says nothing of what has come since."""
+    server = Making()
+    objects = SharedObjects(server.read, server.read_all)
+    server.there = {f"old-{number}": "old" for number in range(20)}
+    await in_parallel(*(partial(objects.get, ("ns", f"old-{number}")) for number in range(20)))
+    assert "ns" in server.asked
+    server.there["new"] = "made"
+    assert await objects.get(("ns", "new")) == "made"
+    assert await objects.get(("ns", "never")) is None
+    server.there["never"] = "made after all"
+    assert await objects.get(("ns", "never")) == "made after all"
+
+
 async def test_those_who_come_too_late_for_a_flight_share_the_next(
     server: Server, shared: Shared[str, str]
 ) -> None:
@@ -181,7 +247,7 @@ async def test_f_03_a_few_are_read_one_by_one_and_many_are_listed() -> None:
     assert await ask_for(objects, 100) == [f"o{number}" for number in range(100)]
     assert (len(source.single), source.lists) == (6, ["ns"])
     assert await objects.get(("ns", "gone")) is None
-    assert len(source.single) == 6
+    assert len(source.single) == 7
 
 
 @pytest.mark.parametrize("options", [{"too_many": True}, {"forbidden": True}])
