@@ -10,7 +10,7 @@ from uuid import uuid4
 import anyio
 from loguru import logger
 
-from controller.binder.crd import warn_of_differences
+from controller.binder.crd import SchemaCheck
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline, SharedGPUs
 from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
@@ -151,7 +151,6 @@ async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> C
 
         tasks.start_soon(give_up)
         client = await Client.connect(options)
-        await warn_of_differences(client)
         tasks.cancel_scope.cancel()
     return client
 
@@ -190,7 +189,7 @@ def _manager(
             caches=caches.all(),
             controllers=(binding, releasing),
             recorder=recorder,
-            services=(changes,),
+            services=(changes, SchemaCheck(client)),
             lease=lease,
         )
     )

@@ -2,12 +2,28 @@
 
 from collections.abc import Iterator
 
+import anyio
 from loguru import logger
 
 from controller.kai.names import BIND_REQUESTS
 from controller.kai.request import SPEC_FIELDS
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
+
+_AFTER_S = 5.0
+"""The schema is large, and where little CPU is allowed the first binds go before it."""
+
+
+class SchemaCheck:
+    """Compares the schema once, a moment after the start."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def run(self) -> None:
+        """Waits a moment, compares, and ends."""
+        await anyio.sleep(_AFTER_S)
+        await warn_of_differences(self._client)
 
 
 async def warn_of_differences(client: Client) -> None:
@@ -43,6 +59,8 @@ def _compare(properties: Object) -> None:
         logger.bind(fields=unknown).warning(
             "The installed CRD of BindRequests is newer than this binder: these fields are not read"
         )
+    if not missing and not unknown and "conditions" in status:
+        logger.info("The installed CRD of BindRequests fits this binder")
 
 
 def _paths(schema: Object, prefix: str = "") -> Iterator[str]:
