@@ -180,7 +180,7 @@ def test_nri_gives_the_devices_otherwise() -> None:
     ("spec", "expected"),
     [({}, "nvidia"), ({"runtimeClassName": ""}, "nvidia"), ({"runtimeClassName": "mine"}, "mine")],
 )
-def test_the_runtime_class(spec: dict[str, str], expected: str) -> None:
+def test_the_runtime_class(spec: Object, expected: str) -> None:
     """B-117."""
     rules = replace(RULES, runtime_class_name="nvidia")
     assert mutated(pod(HALF, **spec), rules)["spec"]["runtimeClassName"] == expected
