@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import sys
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_uint, c_void_p, cast, memmove
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class Machine:
         library: Whether there is a library at all.
         init: NVML's code when it is started, such as 18 for a driver of another version.
         missing: Functions that this library does not have, as old ones.
+        hang_s: Seconds for which the driver does not answer at first, nor lets go of the thread that asks.
         opened: How often it was started.
         closed: How often it was shut down.
     """
@@ -55,6 +57,7 @@ class Machine:
     library: bool = True
     init: int = 0
     missing: tuple[str, ...] = ()
+    hang_s: int = 0
     opened: int = field(default=0, init=False)
     closed: int = field(default=0, init=False)
 
@@ -94,6 +97,9 @@ class Library:
         self.nvmlErrorString = CFUNCTYPE(c_void_p, c_int)(lambda _code: cast(self._text, c_void_p).value)
 
     def _start(self, _flags: int) -> int:
+        if self._machine.hang_s:
+            sys.stderr.write("the stand-in hangs\n")
+            ctypes.CDLL(None).sleep(self._machine.hang_s)
         self._machine.opened += not self._machine.init
         return self._machine.init
 

@@ -5,7 +5,7 @@ Invariants: it ends at once whenever it is told to, whatever it waits for; and a
 one sentence, on stderr and in the container's termination log, which `kubectl describe pod` shows.
 
 One such process runs for each shared GPU and does nothing for days, so what counts is the memory that it
-keeps: nothing of the binder is imported, see ``account``.
+keeps. Nothing of the binder is imported, see ``account``; and once the work is done, it is let go of.
 """
 
 import contextlib
@@ -25,6 +25,10 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 _TERMINATION_BYTES = 4096
 """The kubelet reads no more."""
+
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+_LEAVE = signal.SIGUSR1
+"""Between threads."""
 
 _HELP = """kai-binder agent: names the GPU of its reservation pod, and holds it until the pod ends.
 
@@ -65,7 +69,7 @@ def main(
     if argv:
         sys.stderr.write(f"kai-binder agent: it knows --help and --version only, not {' '.join(argv)}\n")
         return 2
-    ears = _listen()
+    listener = _Listener()
     try:
         _report(environ, account)
     except (AccountError, DeviceError, PodError) as error:
@@ -75,8 +79,8 @@ def main(
         problem = f"a fault of its own: {type(error).__name__}: {error}"
     else:
         say("it holds the GPU until it is told to end")
-        ears.join()
-        return 0
+        listener.leave()
+        return _idle()
     say(problem)
     write_end(termination_log, problem)
     return 1
@@ -95,25 +99,45 @@ def _report(environ: Mapping[str, str], account: Path) -> None:
         pod.report(discover(environ))
 
 
-def _listen() -> threading.Thread:
-    """Has SIGTERM and SIGINT end the process from now on; the thread that is returned lives as long as it.
+class _Listener:
+    """Has SIGTERM and SIGINT end the process from now on, whatever the main thread does.
 
     A handler would not do: Python runs it between its own steps, so not while the driver is being asked,
     which may hang for as long as it likes. And to the first process of a container a signal that is neither
     handled nor blocked does nothing at all.
     """
-    ends = {signal.SIGTERM, signal.SIGINT}
-    # SIGALRM is for the main thread, whose requests it ends.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends | {signal.SIGALRM})
 
-    def end() -> None:
-        signal.sigwait(ends)
-        os._exit(0)  # there is nothing to put in order, and a half-made request is none
+    def __init__(self) -> None:
+        # Blocked in all threads, so that it waits for who asks for it. SIGALRM is for the main thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*_ENDS, _LEAVE, signal.SIGALRM})
+        self._left = False
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._thread.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
 
-    ears = threading.Thread(target=end, name="signals", daemon=True)
-    ears.start()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    return ears
+    def _listen(self) -> None:
+        while not self._left:
+            if signal.sigwait({*_ENDS, _LEAVE}) in _ENDS:
+                os._exit(0)  # there is nothing to put in order, and a half-made request is none
+
+    def leave(self) -> None:
+        """Listens no longer; a signal that comes now is kept for who asks for it next."""
+        self._left = True
+        signal.pthread_kill(self._thread.ident or 0, _LEAVE)
+        self._thread.join()
+
+
+def _idle() -> int:
+    """Waits for the end in a fresh interpreter, which keeps a third of the memory.
+
+    What the work has loaded goes, the driver's library among it; signals that have come meanwhile stay.
+    """
+    numbers = ", ".join(str(int(number)) for number in _ENDS)
+    code = f"from signal import sigwait; sigwait(({numbers}))"
+    with contextlib.suppress(OSError):
+        os.execv(sys.executable, [sys.executable, "-S", "-P", "-c", code])  # noqa: S606
+    signal.sigwait(_ENDS)  # less well, but as long
+    return 0
 
 
 def say(text: str) -> None:
