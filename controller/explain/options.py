@@ -10,6 +10,7 @@ from typing import NoReturn
 
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 BINDER_NAMESPACE = "kai-scheduler"
+SCHEDULER_NAME = "kai-scheduler"
 
 _EXPLAIN = """\
 Tells why a pod is not bound: what the scheduler decided, how far the binder came, what holds it up, and what
@@ -43,6 +44,7 @@ class Options:
         context: Of the kubeconfig; empty means its current one.
         reservation_namespace: Where the reservation pods are.
         binder_namespace: Where the binder runs and has its lease.
+        scheduler_name: Of KAI's scheduler, as pods name it.
         timeout_s: Seconds that each request may take.
         watch: Of `gpus`: whether to go on showing.
     """
@@ -55,6 +57,7 @@ class Options:
     context: str = ""
     reservation_namespace: str = RESERVATION_NAMESPACE
     binder_namespace: str = BINDER_NAMESPACE
+    scheduler_name: str = SCHEDULER_NAME
     timeout_s: float = 10.0
     watch: bool = False
 
@@ -147,6 +150,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--binder-namespace",
         metavar="NAMESPACE",
         help=f"where the binder runs (default {BINDER_NAMESPACE})",
+    )
+    parser.add_argument(
+        "--scheduler-name", metavar="NAME", help=f"as pods name KAI's scheduler (default {SCHEDULER_NAME})"
     )
     parser.add_argument(
         "--timeout",
