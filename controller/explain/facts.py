@@ -57,8 +57,8 @@ def decision_of(item: Object, findings: Findings) -> Decision:
     try:
         request = BindRequest.parse(item)
     except InvalidRequestError as error:
-        node = mapping(item.get("spec")).get("selectedNode")
-        return Decision(node=str(node or ""), node_state=state, problem=str(error))
+        node = str(mapping(item.get("spec")).get("selectedNode") or "")
+        return Decision(node=node, node_state=state if node else "", problem=str(error))
     known = not findings.reservations.problem
     return Decision(
         node=request.node_name,

@@ -5,12 +5,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from controlplane import ControlPlane
 from controlplane.process import free_ports
 
 from tests.apiserver.explain.conftest import Team
 from tests.binder import environment
 from tests.explaining import Explained, explain
+from tests.proxy import Answer, Hang, Proxy, Refuse, Rule
 
 ROOT = Path(__file__).parents[3]
 ROLES = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/{}"
@@ -31,6 +33,16 @@ def user(team: Team, *rules: dict[str, list[str]]) -> Path:
     }
     plane.request("POST", ROLES.format(namespace, "rolebindings"), binding)
     return plane.service_account_kubeconfig(namespace, "default")
+
+
+def reader(team: Team, namespace: str) -> None:
+    """Has the default account of a namespace see all that the admin sees."""
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    name = f"reader-{team.cluster.namespace}"
+    body = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    team.cluster.plane.request("POST", path, body)
 
 
 def failed_share(team: Team) -> str:
@@ -183,6 +195,30 @@ def test_credentials_that_are_not_accepted(team: Team, control_plane: ControlPla
     assert_cannot_tell(explain(tmp_path / "missing", "team/train"), "does not exist")
     told = explain(team.kubeconfig, "team/train", "--context=other")
     assert_cannot_tell(told, "there is no context of the name that was asked for")
+
+
+def test_few_requests_and_none_that_writes(team: Team, proxy: Proxy, control_plane: ControlPlane) -> None:
+    failed_share(team)
+    reader(team, "kube-system")
+    kubeconfig = proxy.kubeconfig(control_plane.token("kube-system", "default"))
+    assert explain(kubeconfig, f"{team.cluster.namespace}/train").code == 1
+    assert {call.method for call in proxy.calls} == {"GET"}
+    assert len(proxy.calls) <= 10, [str(call) for call in proxy.calls]
+
+
+@pytest.mark.parametrize("action", [Answer(500), Refuse(), Hang()], ids=["fails", "breaks", "hangs"])
+def test_a_server_that_answers_some_requests_only(
+    team: Team, proxy: Proxy, control_plane: ControlPlane, action: Answer | Refuse | Hang
+) -> None:
+    node = failed_share(team)
+    reader(team, "kube-system")
+    kubeconfig = proxy.kubeconfig(control_plane.token("kube-system", "default"))
+    with proxy.rule(Rule(action, path=f"/nodes/{node}")):
+        told = explain(kubeconfig, f"{team.cluster.namespace}/train", "-o", "json", "--timeout=1")
+    assert told.code == 1
+    (sentence,) = told.json["missing"]
+    assert sentence.startswith(f"could not read nodes {node}: ")
+    assert told.json["advice"]
 
 
 def test_as_a_command(team: Team) -> None:
