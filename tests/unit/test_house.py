@@ -17,7 +17,7 @@ LAYERS = (
     ("__main__",),
     ("app", "logs", "setting_texts"),
     ("settings", "setting_types", "sources"),
-    ("binder", "admission"),
+    ("binder", "admission", "explain"),
     ("plugins", "reservation"),
     ("kai",),
     ("runtime", "agent"),
