@@ -163,21 +163,27 @@ def portion_of(request: BindRequest) -> Decimal | Failed:
     return Decimal(text)
 
 
-def exact_fraction(pod: Object, portion: Decimal) -> Decimal | Failed | None:
-    """The pod's own `gpu-fraction`, with all its decimals, if it is what was rounded to this portion.
+def asked_fraction(pod: Object) -> Decimal | Failed | None:
+    """The pod's own `gpu-fraction`, with all its decimals; None if there is none.
 
     It is read as KAI's webhook reads it, which takes `.5` and `5e-1` too; it fails if it is no number.
     """
     text = annotation(pod, GPU_FRACTION)
-    if text is None:
-        return None
-    if not _FRACTION.fullmatch(text):
-        wrong = (
-            f"annotation {GPU_FRACTION} of pod {full_name(pod)} is {shown(text)}; "
-            "it must be a decimal number such as 0.5"
-        )
-        return Failed(Reason.INVALID_PORTION, wrong, retry=False)
-    asked, exponent = Decimal(text), portion.as_tuple().exponent
+    if text is None or _FRACTION.fullmatch(text):
+        return None if text is None else Decimal(text)
+    wrong = (
+        f"annotation {GPU_FRACTION} of pod {full_name(pod)} is {shown(text)}; "
+        "it must be a decimal number such as 0.5"
+    )
+    return Failed(Reason.INVALID_PORTION, wrong, retry=False)
+
+
+def exact_fraction(pod: Object, portion: Decimal) -> Decimal | Failed | None:
+    """What `asked_fraction` says, if it is what was rounded to this portion; None if it is not."""
+    asked = asked_fraction(pod)
+    if not isinstance(asked, Decimal):
+        return asked
+    exponent = portion.as_tuple().exponent
     rounded = isinstance(exponent, int) and exponent >= -2 and portion <= 1
     close = rounded and portion - _ROUNDING <= asked <= portion + _ROUNDING
     return asked if close and 0 < asked <= 1 else None
