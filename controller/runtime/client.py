@@ -135,24 +135,31 @@ class Client:
         """Reads one object, live."""
         return await self._request(Call("GET", resource, namespace, name, subresource).checked())
 
-    async def list_page(self, resource: Resource, params: Mapping[str, str]) -> Object:
-        """Reads one page of a list over all namespaces; `params` are the API's own query parameters."""
-        return await self._request(Call("GET", resource, params=params))
+    async def list_page(
+        self, resource: Resource, params: Mapping[str, str], namespace: str | None = None
+    ) -> Object:
+        """Reads one page of a list, over all namespaces unless one is given.
+
+        `params` are the API's own query parameters.
+        """
+        return await self._request(Call("GET", resource, namespace, params=params).checked(named=False))
 
     async def list_all(
         self,
         resource: Resource,
         params: Mapping[str, str] | None = None,
         *,
+        namespace: str | None = None,
         keep: Callable[[Object], Object | None] = lambda item: item,
         page_size: int = 500,
         on_page: Callable[[], None] = lambda: None,
     ) -> Listed:
-        """Lists a kind over all namespaces, page by page.
+        """Lists a kind, page by page.
 
         Args:
             resource: The kind.
             params: The API's own query parameters, such as `labelSelector`.
+            namespace: Only this one; None means all.
             keep: What is to be kept of each object, or None; so that a page can be forgotten once it is read.
             page_size: Objects in one answer.
             on_page: Called for each page.
@@ -162,7 +169,7 @@ class Client:
             kept: list[Object] = []
             try:
                 while True:
-                    page = await self.list_page(resource, wanted)
+                    page = await self.list_page(resource, wanted, namespace)
                     on_page()
                     kept += (found for item in page.get("items") or () if (found := keep(item)) is not None)
                     token = page["metadata"].get("continue")

@@ -86,6 +86,7 @@ class Login:
         token_file: Where the token is renewed, or None.
         certificate: Contents of all certificates and keys: when they differ, connections must be made anew.
         tls: The TLS context; True for the system's trust.
+        namespace: The one that the context, or the pod, is in; `default` if it says none.
     """
 
     api: kr8s.asyncio.Api
@@ -95,19 +96,24 @@ class Login:
     token_file: TokenFile | None
     certificate: tuple[bytes, ...]
     tls: ssl.SSLContext | bool
+    namespace: str
 
 
 class Credentials:
     """Loads credentials, each time anew."""
 
-    def __init__(self, kubeconfig: str = "", *, service_account: Path = SERVICE_ACCOUNT) -> None:
+    def __init__(
+        self, kubeconfig: str = "", *, context: str = "", service_account: Path = SERVICE_ACCOUNT
+    ) -> None:
         """Loads nothing yet.
 
         Args:
             kubeconfig: Path; empty means the order that the module describes.
+            context: Of the kubeconfig; empty means its current one.
             service_account: Where a pod finds its account.
         """
         self._kubeconfig = kubeconfig
+        self._context = context
         self._service_account = service_account
         self._chosen: list[Path] | None = None
 
@@ -125,7 +131,8 @@ class Credentials:
                 config = _IN_CLUSTER
                 token_file = str(self._service_account / "token")
                 if paths:
-                    config = standalone([(path, await _read(path)) for path in paths], Path(directory))
+                    configs = [(path, await _read(path)) for path in paths]
+                    config = standalone(configs, Path(directory), self._context)
                     token_file = config["users"][0]["user"].get("tokenFile", "")
                 login = await self._login(config, TokenFile(Path(token_file)) if token_file else None, where)
                 self._chosen = paths
@@ -150,7 +157,8 @@ class Credentials:
             if not found:
                 raise CredentialsError(f"KUBECONFIG names no file that exists: {', '.join(listed)}")
             return found
-        if os.environ.get("KUBERNETES_SERVICE_HOST") and (self._service_account / "token").exists():
+        in_pod = os.environ.get("KUBERNETES_SERVICE_HOST") and (self._service_account / "token").exists()
+        if in_pod and not self._context:
             return []
         home = Path("~/.kube/config").expanduser()
         if not home.exists():
@@ -174,7 +182,17 @@ class Credentials:
         if isinstance(tls, ssl.SSLContext) and tls.verify_mode and not auth.server_ca_file:
             tls.load_default_certs()
         token = (token_file.changed() if token_file is not None else None) or _token(auth.token or "", where)
-        return Login(api, str(auth.server), auth.proxy, token or None, token_file, certificate, tls)
+        namespace = str(auth.namespace) if config is not _IN_CLUSTER else self._own_namespace()
+        return Login(
+            api, str(auth.server), auth.proxy, token or None, token_file, certificate, tls, namespace
+        )
+
+    def _own_namespace(self) -> str:
+        """That of the pod; kr8s does not read it."""
+        try:
+            return (self._service_account / "namespace").read_text().strip() or "default"
+        except (OSError, ValueError):
+            return "default"
 
 
 async def _read(path: Path) -> object:

@@ -50,13 +50,13 @@ class Door:
         login.api._session = self._session  # type: ignore[assignment]
 
     @classmethod
-    async def make(cls, kubeconfig: str, limit_s: float) -> "Door":
-        """Loads the credentials, within `limit_s` seconds; `kubeconfig` as in `Credentials`.
+    async def make(cls, kubeconfig: str, limit_s: float, context: str = "") -> "Door":
+        """Loads the credentials, within `limit_s` seconds; `kubeconfig` and `context` as in `Credentials`.
 
         Raises:
             CredentialsError: No usable ones were found.
         """
-        credentials = Credentials(kubeconfig)
+        credentials = Credentials(kubeconfig, context=context)
         with anyio.move_on_after(limit_s):
             return cls(credentials, await credentials.load())
         raise CredentialsError(f"the credentials were not there within {limit_s:g} s")
@@ -65,6 +65,11 @@ class Door:
     def host(self) -> str:
         """The server's address, as in the kubeconfig, without the scheme and what is secret."""
         return self._login.server.partition("://")[2].rpartition("@")[2]
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that the context of the kubeconfig, or the pod's account, is in."""
+        return self._login.namespace
 
     @property
     def proxy(self) -> str | None:

@@ -23,20 +23,24 @@ class CredentialsError(ValueError):
     """There are no credentials, or they cannot be read."""
 
 
-def standalone(configs: Sequence[tuple[Path, object]], directory: Path) -> Object:
+def standalone(configs: Sequence[tuple[Path, object]], directory: Path, wanted: str = "") -> Object:
     """A kubeconfig of one context, with absolute paths and nothing embedded.
 
     Args:
         configs: The kubeconfigs with their paths, as they were read.
         directory: Where embedded certificates and keys are written; the caller removes it.
+        wanted: The context; empty means the current one.
 
     Raises:
         CredentialsError: A part is missing, or is not what it should be.
     """
     read = [(path, _mapping(config, path, "it")) for path, config in configs]
-    current = next((config["current-context"] for _, config in read if config.get("current-context")), None)
+    named = (config["current-context"] for _, config in read if config.get("current-context"))
+    current = wanted or next(named, None)
     if current is None:
         raise CredentialsError(f"{_names(configs)}: there is no current-context")
+    if wanted and not _has(read, wanted):
+        raise CredentialsError(f"{_names(configs)}: there is no context of the name that was asked for")
     context, _ = _find(read, "context", current)
     cluster, path = _find(read, "cluster", context.get("cluster"))
     if not _is_url(cluster.get("server")):
@@ -48,9 +52,12 @@ def standalone(configs: Sequence[tuple[Path, object]], directory: Path) -> Objec
         user = _with_files(user, "user", path, directory)
         _check_user(user, path)
     name = "current"
+    chosen = {"cluster": name, "user": name}
+    if isinstance(context.get("namespace"), str) and context["namespace"]:
+        chosen["namespace"] = context["namespace"]
     return {
         "current-context": name,
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "contexts": [{"name": name, "context": chosen}],
         "clusters": [{"name": name, "cluster": cluster}],
         "users": [{"name": name, "user": user}],
     }
@@ -72,6 +79,13 @@ def _mapping(value: object, path: Path, what: str) -> Object:
     if not isinstance(value, dict):
         raise CredentialsError(f"{path}: {what} is no mapping")
     return value
+
+
+def _has(read: Sequence[tuple[Path, Object]], context: str) -> bool:
+    """Whether one of the files has a context of this name."""
+    listed = [config.get("contexts") for _, config in read]
+    entries = [entry for part in listed if isinstance(part, list) for entry in part]
+    return any(isinstance(entry, dict) and entry.get("name") == context for entry in entries)
 
 
 def _find(read: Sequence[tuple[Path, Object]], kind: str, name: object) -> tuple[Object, Path]:

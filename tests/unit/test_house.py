@@ -17,7 +17,7 @@ LAYERS = (
     ("__main__",),
     ("app", "logs", "setting_texts"),
     ("settings", "setting_types", "sources"),
-    ("binder",),
+    ("binder", "explain"),
     ("plugins", "reservation"),
     ("kai",),
     ("runtime",),
