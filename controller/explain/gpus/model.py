@@ -233,10 +233,12 @@ class Picture:
     Attributes:
         nodes: In the order of their names.
         sight: What could be read.
+        asked_for: What was to be shown, in words that go before "no GPUs".
     """
 
     nodes: tuple[NodeGPUs, ...]
     sight: Sight
+    asked_for: str = "The nodes have"
 
     @property
     def findings(self) -> Sequence[tuple[NodeGPUs, SharedGPU | None, Finding]]:

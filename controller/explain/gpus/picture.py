@@ -8,8 +8,8 @@ are gone, as their GPU is not free before.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
+from controller.explain.gpus.amounts import allocatable, amounts_of, has_gpus
 from controller.explain.gpus.model import (
     Holding,
     NodeGPUs,
@@ -21,13 +21,12 @@ from controller.explain.gpus.model import (
     Slices,
     Use,
 )
-from controller.explain.gpus.shares import Size, devices_of, limit_of, size_of
+from controller.explain.gpus.shares import devices_of, limit_of, size_of
 from controller.explain.gpus.troubles import judged
 from controller.kai.memory import Card, card_of
 from controller.kai.names import GPU_INDEX, GPU_PRODUCT, GPU_RESOURCE, MEMORY_LIMIT, MIG_PREFIX
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name, is_finished, is_owner
-from controller.kai.quantity import quantity
 from controller.kai.request import is_over
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.reservation.manifest import NAME_PREFIX, device_of, mode_of
@@ -92,56 +91,9 @@ class _OnNode:
     amounts: dict[str, list[Holding]] = field(default_factory=lambda: defaultdict(list))
 
 
-def has_gpus(node: Object) -> bool:
-    """Whether a node is to be shown even if no pod uses its GPUs."""
-    return any(amount for name, amount in allocatable(node).items() if _is_gpu(name))
-
-
 def concerns_gpus(pod: Object) -> bool:
     """Whether a pod has to do with GPUs, as far as it says."""
     return bool(groups_of_pod(pod)) or asks_for_share(pod) or bool(amounts_of(pod))
-
-
-def _is_gpu(resource: str) -> bool:
-    return resource == GPU_RESOURCE or resource.startswith(MIG_PREFIX)
-
-
-def allocatable(node: Object) -> dict[str, int]:
-    """What a node says that may be allocated of GPUs and MIG slices."""
-    return _gpus_in((node.get("status") or {}).get("allocatable"))
-
-
-def amounts_of(pod: Object) -> dict[str, int]:
-    """The GPUs and MIG slices that the kubelet sets aside for a pod, as Kubernetes counts containers."""
-    total, before = defaultdict[str, int](int), defaultdict[str, int](int)
-    peak: dict[str, int] = {}
-    for container in pod["spec"].get("containers") or ():
-        for name, count in _wants(container).items():
-            total[name] += count
-    for container in pod["spec"].get("initContainers") or ():
-        stays = container.get("restartPolicy") == "Always"
-        for name, count in _wants(container).items():
-            peak[name] = max(peak.get(name, 0), before[name] + count)
-            if stays:
-                before[name] += count
-                total[name] += count
-    return {name: count for name in total | peak if (count := max(total.get(name, 0), peak.get(name, 0)))}
-
-
-def _wants(container: Object) -> dict[str, int]:
-    resources = container.get("resources") or {}
-    return _gpus_in(resources.get("requests")) | _gpus_in(resources.get("limits"))
-
-
-def _gpus_in(amounts: object) -> dict[str, int]:
-    found = {}
-    for name, amount in amounts.items() if isinstance(amounts, dict) else ():
-        if _is_gpu(name):
-            try:
-                found[name] = max(0, int(quantity(amount)))
-            except ValueError:
-                continue
-    return found
 
 
 def picture_of(read: Read, names: Names) -> Picture:
@@ -294,7 +246,8 @@ class _NodeView:
         return devices_of(user, self.read.maps.get(user["metadata"]["uid"]))
 
     def _uses(self, users: Iterable[Object], card: Card | None) -> tuple[Use, ...]:
-        return tuple(self._use(user, card) for user in sorted(users, key=full_name))
+        each = {user["metadata"]["uid"]: user for user in users}
+        return tuple(self._use(user, card) for user in sorted(each.values(), key=full_name))
 
     def _use(self, user: Object, card: Card | None) -> Use:
         uid = user["metadata"]["uid"]
@@ -321,51 +274,3 @@ def _reservation(pod: Object) -> Reservation:
         problem=device.message if isinstance(device, Failed) else "",
         mode=mode_of(pod),
     )
-
-
-def narrowed(picture: Picture, namespace: str) -> Picture:
-    """The nodes on which a namespace has pods; those of other namespaces become one on each GPU."""
-    nodes = []
-    for node in picture.nodes:
-        shared, whole = node.shared, node.whole
-        pods = [use.pod for gpu in shared for use in gpu.uses]
-        pods += (holding.pod for holding in whole)
-        pods += (holding.pod for slices in node.slices for holding in slices.holdings)
-        if any(pod.namespace == namespace for pod in pods):
-            nodes.append(_narrowed(node, namespace))
-    return Picture(tuple(nodes), picture.sight)
-
-
-def _narrowed(node: NodeGPUs, namespace: str) -> NodeGPUs:
-    from dataclasses import replace
-
-    return replace(
-        node,
-        shared=tuple(replace(gpu, uses=_merged_uses(gpu.uses, namespace)) for gpu in node.shared),
-        whole=_merged(node.whole, namespace),
-        slices=tuple(
-            replace(slices, holdings=_merged(slices.holdings, namespace)) for slices in node.slices
-        ),
-    )
-
-
-def _merged_uses(uses: Sequence[Use], namespace: str) -> tuple[Use, ...]:
-    own = [use for use in uses if use.pod.namespace == namespace]
-    others = [use for use in uses if use.pod.namespace != namespace]
-    if not others:
-        return tuple(own)
-    portions = [use.size.portion for use in others]
-    sizes = [use.size.mib for use in others]
-    size = Size(
-        sum(filter(None, portions), Fraction(0)) if None not in portions else None,
-        sum(filter(None, sizes)) if None not in sizes else None,
-    )
-    return (*own, Use(Pod("", "", "", len(others)), size, None))
-
-
-def _merged(holdings: Sequence[Holding], namespace: str) -> tuple[Holding, ...]:
-    own = [holding for holding in holdings if holding.pod.namespace == namespace]
-    others = [holding for holding in holdings if holding.pod.namespace != namespace]
-    if not others:
-        return tuple(own)
-    return (*own, Holding(Pod("", "", "", len(others)), sum(holding.count for holding in others)))
