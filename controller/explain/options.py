@@ -10,6 +10,7 @@ from typing import NoReturn
 
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 BINDER_NAMESPACE = "kai-scheduler"
+SCHEDULER_NAME = "kai-scheduler"
 MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
 """As `kai.names` has it, whose imports cost more than a help text may."""
 
@@ -52,10 +53,10 @@ class Options:
         context: Of the kubeconfig; empty means its current one.
         reservation_namespace: Where the reservation pods are.
         binder_namespace: Where the binder runs and has its lease.
+        scheduler_name: Of KAI's scheduler, as pods name it.
         timeout_s: Seconds that each request may take.
         watch: Of `gpus`: whether to go on showing.
         ascii: Of `gpus`: whether to draw with ASCII only.
-        scheduler_name: Of `gpus`: the scheduler whose pods share GPUs.
         limit_variable: Of `gpus`: that limiters read.
     """
 
@@ -67,10 +68,10 @@ class Options:
     context: str = ""
     reservation_namespace: str = RESERVATION_NAMESPACE
     binder_namespace: str = BINDER_NAMESPACE
+    scheduler_name: str = SCHEDULER_NAME
     timeout_s: float = 10.0
     watch: bool = False
     ascii: bool = False
-    scheduler_name: str = "kai-scheduler"
     limit_variable: str = MEMORY_LIMIT
 
 
@@ -146,9 +147,6 @@ def _add_gpus(verbs: "argparse._SubParsersAction[_Parser]", program: str) -> Non
     parser.add_argument("-w", "--watch", action="store_true", help="go on showing, until Ctrl-C")
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII only")
     parser.add_argument(
-        "--scheduler-name", metavar="NAME", help="of the scheduler that shares GPUs (default kai-scheduler)"
-    )
-    parser.add_argument(
         "--limit-variable",
         metavar="NAME",
         help=f"as gpumemorylimit's argument `variable` (default {MEMORY_LIMIT})",
@@ -171,6 +169,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--binder-namespace",
         metavar="NAMESPACE",
         help=f"where the binder runs (default {BINDER_NAMESPACE})",
+    )
+    parser.add_argument(
+        "--scheduler-name", metavar="NAME", help=f"as pods name KAI's scheduler (default {SCHEDULER_NAME})"
     )
     parser.add_argument(
         "--timeout",

@@ -23,10 +23,12 @@ class Read:
     Attributes:
         items: The objects that were found.
         problem: Why nobody knows whether there are more, as a sentence; empty if these are all.
+        is_unknown_kind: Whether that is because the server does not know the kind.
     """
 
     items: tuple[Object, ...] = ()
     problem: str = ""
+    is_unknown_kind: bool = False
 
     @property
     def one(self) -> Object | None:
@@ -51,8 +53,16 @@ class Reads:
         self._answered = False
         self.missing: list[str] = []
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Read:
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None = None, *, may_be_unknown: bool = False
+    ) -> Read:
         """Reads one object.
+
+        Args:
+            resource: The kind.
+            name: Of the object.
+            namespace: Its namespace.
+            may_be_unknown: Whether it is not noted that the server does not know the kind.
 
         Raises:
             errors.ApiError: The server does not answer, or does not know us, and never has.
@@ -66,6 +76,8 @@ class Reads:
             self._answered = True
             if _names_an_object(error):
                 return Read()
+            if may_be_unknown:
+                return Read(problem=error.message, is_unknown_kind=True)
             return self._noted(error, f"read {resource.plural} {where}")
         except errors.ApiError as error:
             return self._noted(error, f"read {resource.plural} {where}")
@@ -118,7 +130,7 @@ class Reads:
             case _:
                 sentence = f"could not {what}: {error.message}"
         self.note(sentence)
-        return Read(problem=sentence)
+        return Read(problem=sentence, is_unknown_kind=isinstance(error, errors.NotFoundError))
 
 
 def _names_an_object(error: errors.NotFoundError) -> bool:

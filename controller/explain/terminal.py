@@ -76,7 +76,8 @@ def wrapped(text: str, columns: int, hang: int = 0) -> list[str]:
         columns: That a line may have.
         hang: So many less for the lines after the first.
     """
-    lines, line = [], ""
+    lines: list[str] = []
+    line = ""
     for word in text.split(" "):
         for part in _parts(word, columns - hang):
             if not line:

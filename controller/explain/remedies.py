@@ -1,0 +1,77 @@
+"""What to do about each reason: the one table that `explain` and docs/conditions.md show.
+
+Pure. Invariant: every reason that a condition of ours can have is in it; a step may name `<pod>` and other
+words of `WORDS`, which `explain` fills in and the docs leave as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.explain.remedies_bind import BIND, Remedy
+from controller.explain.remedies_gpu import GPU
+from controller.explain.remedies_pod import SITUATIONS
+from controller.explain.remedies_storage import STORAGE
+
+__all__ = ["REMEDIES", "SECTIONS", "SITUATIONS", "WORDS", "Advice", "Remedy", "advice_for"]
+
+WORDS = frozenset(
+    {
+        *("namespace", "request", "pod", "node", "group", "claim", "image", "uid"),
+        *("reservation", "reservation-namespace", "binder-namespace"),
+    }
+)
+"""What may stand in a step between `<` and `>`."""
+
+SECTIONS: Mapping[str, Mapping[str, Remedy]] = {
+    "The request, the pod, the node": BIND,
+    "Shares of GPUs and the limit of their memory": GPU,
+    "Volumes and resource claims": STORAGE,
+}
+REMEDIES: Mapping[str, Remedy] = {
+    reason: found for part in SECTIONS.values() for reason, found in part.items()
+}
+
+_UNKNOWN = Remedy(
+    "False",
+    "A reason that this version does not know: of a plugin of your own, or of another binder.",
+    ("Read the message: it is all that is known here.", "See the log of the binder: {log}"),
+)
+_LOG = "kubectl logs -n <binder-namespace> deployment/binder"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is to be done about one thing.
+
+    Attributes:
+        about: The condition, pod or claim that it is about.
+        reason: The key in the table.
+        means: What it means, as a sentence.
+        steps: What to do, one sentence or command each.
+    """
+
+    about: str
+    reason: str
+    means: str
+    steps: tuple[str, ...]
+
+
+def advice_for(about: str, reason: str, words: Mapping[str, str]) -> Advice:
+    """What to do about a reason, or about one of `SITUATIONS`.
+
+    Args:
+        about: The condition, pod or claim.
+        reason: Any word; unknown ones get advice, too.
+        words: What to put in for `<pod>` and so on; what is missing, or empty, stays as it is.
+    """
+    remedy = REMEDIES.get(reason) or SITUATIONS.get(reason) or _UNKNOWN
+    return Advice(about, reason, remedy.means, tuple(filled(step, words) for step in remedy.steps))
+
+
+def filled(step: str, words: Mapping[str, str]) -> str:
+    """A step with what is known in place of `<pod>` and so on."""
+    step = step.replace("{log}", _LOG)
+    for name in WORDS:
+        if words.get(name):
+            step = step.replace(f"<{name}>", words[name])
+    return step
