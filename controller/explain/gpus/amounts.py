@@ -1,10 +1,10 @@
 """How many GPUs and MIG slices nodes have and pods take, as Kubernetes counts. Pure."""
 
-from collections import defaultdict
-
 from controller.kai.names import GPU_RESOURCE, MIG_PREFIX
 from controller.kai.quantity import quantity
 from controller.runtime.client import Object
+
+_PLAIN = 10
 
 
 def has_gpus(node: Object) -> bool:
@@ -23,32 +23,41 @@ def allocatable(node: Object) -> dict[str, int]:
 
 def amounts_of(pod: Object) -> dict[str, int]:
     """The GPUs and MIG slices that the kubelet sets aside for a pod, as Kubernetes counts containers."""
-    total, before = defaultdict[str, int](int), defaultdict[str, int](int)
-    peak: dict[str, int] = {}
-    for container in pod["spec"].get("containers") or ():
+    spec, total = pod["spec"], dict[str, int]()
+    for container in spec.get("containers") or ():
         for name, count in _wants(container).items():
-            total[name] += count
-    for container in pod["spec"].get("initContainers") or ():
+            total[name] = total.get(name, 0) + count
+    before, peak = dict[str, int](), dict[str, int]()
+    for container in spec.get("initContainers") or ():
         stays = container.get("restartPolicy") == "Always"
         for name, count in _wants(container).items():
-            peak[name] = max(peak.get(name, 0), before[name] + count)
+            peak[name] = max(peak.get(name, 0), before.get(name, 0) + count)
             if stays:
-                before[name] += count
-                total[name] += count
+                before[name] = before.get(name, 0) + count
+                total[name] = total.get(name, 0) + count
     return {name: count for name in total | peak if (count := max(total.get(name, 0), peak.get(name, 0)))}
 
 
 def _wants(container: Object) -> dict[str, int]:
-    resources = container.get("resources") or {}
+    resources = container.get("resources")
+    if not resources:
+        return {}
     return _gpus_in(resources.get("requests")) | _gpus_in(resources.get("limits"))
 
 
 def _gpus_in(amounts: object) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for name, amount in amounts.items() if isinstance(amounts, dict) else ():
         if _is_gpu(name):
-            try:
-                found[name] = max(0, int(quantity(amount)))
-            except ValueError:
-                continue
+            found[name] = _count(amount)
     return found
+
+
+def _count(amount: object) -> int:
+    """A number of devices; 0 for what is none."""
+    if isinstance(amount, str) and len(amount) < _PLAIN and amount.isascii() and amount.isdigit():
+        return int(amount)  # as nearly all are, and cheaper
+    try:
+        return max(0, int(quantity(amount)))
+    except ValueError:
+        return 0

@@ -12,6 +12,7 @@ from itertools import pairwise
 from math import ceil
 
 from controller.explain.gpus.model import Finding, Holding, NodeGPUs, Picture, SharedGPU, Sight, Slices, Use
+from controller.explain.gpus.shares import percent
 from controller.explain.gpus.troubles import named
 from controller.explain.terminal import Span, Style, Terminal, cells, visible
 
@@ -172,12 +173,12 @@ class _Drawing:
         used = "" if gpu.all_known else "at least "
         of_card = f" of {node.card_mib}" if node.card_mib is not None else ""
         memory = f"  {gpu.mib}{of_card} MiB" if node.card_mib is not None or gpu.mib else ""
-        text = f"{used}{_percent(gpu.portion)}{memory}"
+        text = f"{used}{percent(gpu.portion)}{memory}"
         bar, excess = self._bar_of(gpu)
         spans: list[Span] = [bar]
         if excess:
             spans.append((excess, Style.BAD))
-        if 2 + cells(device) + 2 + cells(bar + excess) + 2 + cells(text) <= self._terminal.width:
+        if 2 + cells(device) + 2 + len(bar + excess) + 2 + len(text) <= self._terminal.width:
             self._terminal.line((device, Style.TITLE), "  ", *spans, f"  {text}", indent=2)
         else:
             self._terminal.line((device, Style.TITLE), indent=2)
@@ -198,18 +199,19 @@ class _Drawing:
                 if self._sees_all
                 else "who uses it may not be read"
             )
-            self._terminal.paragraph((why, Style.FAINT), indent=4)
+            self._text(why, indent=4)
         self._findings(gpu.findings, indent=4)
 
     def _holder(self, gpu: SharedGPU) -> None:
-        parts = [f"group {gpu.group}" if gpu.group else "no group"]
-        if gpu.reservation is None:
-            parts.append(
-                "held by nobody" if self._sees_reservations else "its reservation pod may not be read"
-            )
+        reservation = gpu.reservation
+        group = f"group {gpu.group}" if gpu.group else "no group"
+        if reservation is None:
+            held = "held by nobody" if self._sees_reservations else "its reservation pod may not be read"
         else:
-            parts += (gpu.reservation.mode, f"held by {gpu.reservation.name}", gpu.reservation.phase)
-        self._terminal.paragraph((", ".join(parts), Style.FAINT), indent=4)
+            group = f"{group}, {reservation.mode}"
+            held = f"held by {reservation.name}, {reservation.phase}"
+        self._text(group, indent=4)
+        self._text(held, indent=4)
 
     def _bar_of(self, gpu: SharedGPU) -> tuple[str, str]:
         """The bar of a shared GPU, and what goes beyond it."""
@@ -240,11 +242,18 @@ class _Drawing:
         begin, end = self._glyphs.ends
         return f"{begin}{squares}{end}"
 
+    def _text(self, text: str, indent: int) -> None:
+        """Something beside the point, on as many lines as it takes."""
+        if indent + len(text) <= self._terminal.width and text.isascii():
+            self._terminal.line((text, Style.FAINT), indent=indent)  # the common case, and cheaper
+        else:
+            self._terminal.paragraph((text, Style.FAINT), indent=indent)
+
     def _beside(self, spans: Sequence[Span], text: str, indent: int) -> None:
         """Two pieces on one line, or on two where they do not fit."""
         first = sum(cells(visible(span if isinstance(span, str) else span[0])) for span in spans)
-        if first and indent + first + 2 + cells(visible(text)) <= self._terminal.width:
-            self._terminal.line(*spans, "  ", text, indent=indent)
+        if indent + first + 2 * bool(first) + cells(visible(text)) <= self._terminal.width:
+            self._terminal.line(*spans, *(["  "] if first else []), text, indent=indent)
             return
         if first:
             self._terminal.line(*spans, indent=indent)
@@ -264,15 +273,13 @@ class _Drawing:
             mark: list[Span] = [f"{row.mark} "]
             if not beside:
                 self._terminal.line(*mark, self._cut(row.name, indent + 2), indent=indent)
-                text = "  ".join(filter(None, row.cells))
+                text = ", ".join(filter(None, row.cells))
                 self._terminal.paragraph((text, row.style), indent=indent + 4)
                 continue
             name = self._cut(row.name, self._terminal.width - name_width)
             padded = name + " " * max(0, name_width - cells(visible(name)))
-            aligned = "".join(
-                f"  {cell:<{width}}" for cell, width in zip(row.cells, widths, strict=True)
-            ).rstrip()
-            self._terminal.line(*mark, padded, (aligned, row.style), indent=indent)
+            aligned = "  ".join(map(_padded, row.cells, widths)).rstrip()
+            self._terminal.line(*mark, f"{padded}  ", (aligned, row.style), indent=indent)
 
     def _cut(self, name: str, taken: int) -> str:
         """A name that fits beside so many columns; on a terminal its middle goes if it does not."""
@@ -297,19 +304,17 @@ def _counted_as(number: int, what: str) -> str:
     return f"{number} {what}" if number else ""
 
 
-def _percent(portion: Fraction | None) -> str:
-    """A portion in percent, with a decimal only where it says more."""
-    if portion is None:
-        return "?%"
-    text = f"{float(portion * 100):.1f}"
-    return f"{text.removesuffix('.0')}%"
+def _padded(cell: str, width: int) -> str:
+    """A cell as wide as its column; numbers stand to the right."""
+    is_number = cell[:1].isdigit() or cell[:1] in ("?", "<")
+    return cell.rjust(width) if is_number else cell.ljust(width)
 
 
 def _row_of_use(use: Use, glyph: str) -> _Row:
-    portion = _percent(use.size.portion)
+    portion = percent(use.size.portion) if use.size.portion is not None else "?%"
     mib = f"{use.size.mib} MiB" if use.size.mib is not None else "memory unknown"
     limit = str(use.limit) if use.limit is not None else ""
-    return _Row(glyph, str(use.pod), (f"{portion:>6}", mib, limit, use.pod.phase), _style(use.pod.phase))
+    return _Row(glyph, str(use.pod), (portion, mib, limit, use.pod.phase), _style(use.pod.phase))
 
 
 def _row_of(holding: Holding, what: str) -> _Row:

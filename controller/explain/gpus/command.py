@@ -25,6 +25,7 @@ from controller.explain.reads import connected
 from controller.explain.terminal import Style, Terminal
 from controller.explain.verbs import CannotTellError
 from controller.runtime import errors
+from controller.runtime.imports import without_collection
 
 INTERVAL_S = 2.0
 MOST_REQUESTS_PER_S = 3.0
@@ -41,7 +42,8 @@ async def run(options: Options, terminal: Terminal) -> int:
         reading = Reading(reads, names, options.target, options.namespace, own)
         if options.watch:
             return await _until_signal(_Watch(reading, options, terminal).go_on)
-        picture = await look(reading, options)
+        with without_collection():  # nearly all that is read is kept
+            picture = await look(reading, options)
         if options.output == "json":
             terminal.raw(json.dumps(document_of(picture), indent=2))
         else:

@@ -221,13 +221,15 @@ class _NodeView:
 
     def _order(self, pod: Object, place: _OnNode) -> tuple[object, ...]:
         """Of several reservations of a group that comes first which its users go by, as for the binder."""
+        metadata = pod["metadata"]
+        if not _rivals(pod, place):
+            return False, False, "", metadata["name"]
         told = {
             device
             for group in groups_of_pod(pod)
             for user in place.users.get(group, ())
             for device in self._devices(user)
         }
-        metadata = pod["metadata"]
         made = metadata.get("creationTimestamp", "")
         no_device = not isinstance(device_of(pod), str)
         return annotation(pod, GPU_INDEX) not in told, no_device, made, metadata["name"]
@@ -235,12 +237,10 @@ class _NodeView:
     def _on(self, pod: Object, users: Iterable[Object], place: _OnNode) -> list[Object]:
         """Those users of a reservation's group who are on its GPU and on no other one of the group."""
         device = device_of(pod)
-        rivals = {
-            annotation(other, GPU_INDEX)
-            for other in place.reservations
-            if other is not pod and groups_of_pod(other) & groups_of_pod(pod)
-        } - {device}
-        return [user for user in users if not self._devices(user) & rivals or device in self._devices(user)]
+        others = {annotation(other, GPU_INDEX) for other in _rivals(pod, place)} - {device}
+        if not others:
+            return list(users)
+        return [user for user in users if not self._devices(user) & others or device in self._devices(user)]
 
     def _devices(self, user: Object) -> frozenset[str]:
         return devices_of(user, self.read.maps.get(user["metadata"]["uid"]))
@@ -255,6 +255,12 @@ class _NodeView:
         given = next((item for item in requests if groups_given(user, (item,))), None)
         limit = limit_of(user, given, maps, self.names.variable)
         return Use(_shown(user), size_of(user, given, card), limit, devices_of(user, maps))
+
+
+def _rivals(pod: Object, place: _OnNode) -> list[Object]:
+    """The other reservations of the same group."""
+    groups = groups_of_pod(pod)
+    return [other for other in place.reservations if other is not pod and groups & groups_of_pod(other)]
 
 
 def _is_mig(resource: str) -> bool:

@@ -1,8 +1,8 @@
 """Reads what the picture is made of, with a user's own rights.
 
 Called by `command.py`, again and again while somebody watches. Invariants: a refusal takes away what it
-refuses and nothing else; of ConfigMaps only those are read whose pods are shown, each once, and not more
-than `MOST_MAPS`; requests are read before pods, so that one that is being worked on is not missed.
+refuses and nothing else; ConfigMaps are read of pods that are shown, each once, and of none if that would be
+more than `MOST_MAPS`; requests are read before pods, so that one that is being worked on is not missed.
 """
 
 from collections import defaultdict
@@ -113,15 +113,17 @@ class Reading:
     async def _config_maps(self, pods: Sequence[Object]) -> dict[str, Maps]:
         """What the ConfigMaps of pods with shares hold."""
         wanted = {pod["metadata"]["uid"]: pod for pod in pods if self._has_maps(pod)}
-        known = {uid: maps for uid, maps in self._maps.items() if uid in wanted}
-        left = [pod for uid, pod in wanted.items() if uid not in known]
-        if len(left) > MOST_MAPS:
+        if len(wanted) > MOST_MAPS:
             self.reads.note(
-                f"the ConfigMaps of {len(left) - MOST_MAPS} pods were not read, as there are so many: the "
-                "limits of these are as their requests say; name a node or a namespace to have all of them"
+                f"the ConfigMaps of {len(wanted)} pods were not read, as there are so many: limits are as "
+                "the requests say; name a node, or a namespace, to see those in force"
             )
+            return {}
+        known = {uid: maps for uid, maps in self._maps.items() if uid in wanted}
         by_namespace: dict[str, list[Object]] = defaultdict(list)
-        for pod in left[:MOST_MAPS]:
+        for uid, pod in wanted.items():
+            if uid in known:
+                continue
             by_namespace[pod["metadata"]["namespace"]].append(pod)
         limiter = anyio.CapacityLimiter(_AT_A_TIME)
         async with anyio.create_task_group() as tasks:

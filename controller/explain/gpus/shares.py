@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
+from math import ceil
 
 from controller.kai import fractions
 from controller.kai.environment import entry_of, key_in, value_of
@@ -74,6 +75,15 @@ class Limit:
         if self.source is LimitSource.UNKNOWN:
             return "limit unknown"
         return "no limit" if self.mib is None else f"limit {self.mib} MiB"
+
+
+def percent(portion: Fraction) -> str:
+    """A portion for people: it reads as 100% only if it is 1, and as 0% only if it is 0."""
+    if 0 < portion < Fraction(1, 1000):
+        return "<0.1%"
+    thousandths = portion * 1000
+    shown = ceil(thousandths) if portion > 1 else int(thousandths)
+    return f"{shown / 10:g}%"
 
 
 UNKNOWN_LIMIT = Limit(LimitSource.UNKNOWN)

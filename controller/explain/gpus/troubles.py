@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from controller.explain.gpus.model import Finding, NodeGPUs, SharedGPU, Sight, Trouble
+from controller.explain.gpus.shares import percent
 from controller.kai.outcome import Failed
 from controller.kai.reasons import Reason
 
@@ -83,7 +84,7 @@ def _of_gpu(gpu: SharedGPU, node: NodeGPUs, sight: Sight) -> Iterator[Finding]:
             text = f"reservation pod {reservation.name} reports no device, but {users} is on its GPU"
             yield Finding(Trouble.NO_DEVICE, text)
     if gpu.portion > 1:
-        text = f"the shares of {users} are {float(gpu.portion):.0%} of the card"
+        text = f"the shares of {users} are {percent(gpu.portion)} of the card"
         memory = f", {gpu.mib} of {node.card_mib} MiB" if node.card_mib is not None else ""
         yield Finding(Trouble.OVER_COMMITTED, f"{text}{memory}")
     astray = [use for use in gpu.uses if gpu.device and use.devices and gpu.device not in use.devices]
