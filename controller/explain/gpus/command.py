@@ -72,7 +72,10 @@ class _Watch:
     def __init__(self, reading: Reading, options: Options, terminal: Terminal) -> None:
         self._reading = reading
         self._options = options
-        self._screen = Screen(terminal)
+        is_text = options.output == "text"
+        self._screen = Screen(
+            terminal, is_whole=is_text and terminal.is_terminal, gap=("",) if is_text else ()
+        )
         self._glyphs = ASCII if options.ascii or not terminal.can_draw else BLOCKS
         self._picture: Picture | None = None
         self._seen_at = ""

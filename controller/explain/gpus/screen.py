@@ -20,14 +20,23 @@ _COLUMNS, _ROWS = 80, 24
 class Screen:
     """Shows one picture after the other."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Terminal, *, is_whole: bool, gap: Sequence[str] = ()) -> None:
+        """Shows nothing yet.
+
+        Args:
+            terminal: Where to.
+            is_whole: Whether each picture takes the place of the last one.
+            gap: Lines between pictures that follow each other.
+        """
         self._terminal = terminal
+        self._is_whole = is_whole
+        self._gap = gap
         self._shown = False
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Takes the screen for the block, and gives it back."""
-        if not self._terminal.is_terminal:
+        if not self._is_whole:
             yield
             return
         sys.stdout.write(_ENTER)
@@ -40,7 +49,7 @@ class Screen:
     def canvas(self) -> tuple[Terminal, StringIO]:
         """What to draw the next picture on, as wide as the terminal is by now."""
         drawn = StringIO()
-        width = _size().columns if self._terminal.is_terminal else self._terminal.width
+        width = _size().columns if self._is_whole else self._terminal.width
         canvas = Terminal(
             drawn,
             width=width,
@@ -51,8 +60,8 @@ class Screen:
 
     def show(self, lines: Sequence[str]) -> None:
         """Shows a picture; of one that is longer than the screen, the beginning."""
-        if not self._terminal.is_terminal:
-            for line in ([""] if self._shown else []) + list(lines):
+        if not self._is_whole:
+            for line in (*(self._gap if self._shown else ()), *lines):
                 self._terminal.raw(line)
             self._shown = True
             sys.stdout.flush()
@@ -69,7 +78,9 @@ class Screen:
 
 
 def _size() -> os.terminal_size:
+    """Of the terminal; the usual one where it says none."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno())
+        columns, lines = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
-        return os.terminal_size((_COLUMNS, _ROWS))
+        columns, lines = 0, 0
+    return os.terminal_size((columns or _COLUMNS, lines or _ROWS))

@@ -1,8 +1,12 @@
 """The picture as JSON."""
 
+import re
+from pathlib import Path
+
 from controller.explain.gpus.document import document_of
-from controller.explain.gpus.model import Sight
+from controller.explain.gpus.model import Sight, Trouble
 from controller.explain.gpus.narrowing import narrowed
+from controller.explain.gpus.shares import LimitSource
 from tests.gpus import UUID, node, picture, pod, reservation, user
 
 
@@ -89,3 +93,10 @@ def test_what_is_unknown_is_null() -> None:
     (gpu,) = found["shared"]
     assert (gpu["device"], gpu["mode"], gpu["reservation"], gpu["memoryMiB"]) == (None,) * 4
     assert gpu["portion"] == 0.5
+
+
+def test_the_docs_have_every_word() -> None:
+    text = (Path(__file__).parents[3] / "docs/gpus.md").read_text()
+    table = text.partition("| Problem |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [str(trouble) for trouble in Trouble]
+    assert all(f"`{source}`" in text for source in LimitSource)
