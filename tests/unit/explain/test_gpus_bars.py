@@ -39,9 +39,9 @@ def everything() -> Picture:
 
 
 def everything_on(name: str) -> Picture:
-    on = {"on": name}
-    items: list[Object] = [reservation("g", **on), user("a" * 253, "g", **on), user("b", "g", "0.9", **on)]
-    return picture(*items, user("c" * 63, "gone", **on), nodes=(node(name),))
+    items: list[Object] = [reservation("g", on=name), user("a" * 253, "g", on=name)]
+    items += (user("b", "g", "0.9", on=name), user("c" * 63, "gone", on=name))
+    return picture(*items, nodes=(node(name),))
 
 
 def drawn(shown: Picture, width: int = 100, glyphs: Glyphs = BLOCKS, *, is_terminal: bool = False) -> str:
@@ -240,7 +240,7 @@ class TestBars:
         assert min(found, default=0) >= 0
         assert (sum(found) == size) == (total >= 1)
         assert (excess > 0) == (total > 1)
-        assert abs(sum(found) - min(1, total) * size) <= max(1, len(portions))
+        assert abs(sum(found) - min(Fraction(1), total) * size) <= max(1, len(portions))
         if size > len(portions) and total < Fraction(1, 2):
             assert all((length > 0) == (portion > 0) for length, portion in zip(found, portions, strict=True))
 

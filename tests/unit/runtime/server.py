@@ -49,7 +49,9 @@ class Server(Client):
     def count(self, what: str) -> int:
         return sum(call == what for call, _ in self.calls)
 
-    async def list_page(self, resource: Resource, params: Mapping[str, str]) -> Object:
+    async def list_page(
+        self, resource: Resource, params: Mapping[str, str], namespace: str | None = None
+    ) -> Object:
         self.note("list one" if params.get("limit") == "1" else "list")
         await self.lists()
         return {"metadata": {"resourceVersion": str(self.version)}, "items": []}

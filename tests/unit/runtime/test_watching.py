@@ -273,7 +273,9 @@ async def test_an_answer_that_is_no_list_is_a_failure_like_others(answer: Object
     server = Server()
 
     class Odd(Server):
-        async def list_page(self, resource: Resource, params: Mapping[str, str]) -> Object:
+        async def list_page(
+            self, resource: Resource, params: Mapping[str, str], namespace: str | None = None
+        ) -> Object:
             self.note("list")
             return answer if len(self.calls) < 3 else {"metadata": {"resourceVersion": "5"}, "items": []}
 
