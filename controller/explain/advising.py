@@ -77,7 +77,9 @@ def then_of(case: Case, advice: tuple[Advice, ...]) -> str:
     if case.is_bound or case.attempts is None or not again:
         return ""
     if not case.attempts.is_over:
-        return "Then wait: the binder tries again by itself."
+        failed = BindStatus.of(case.findings.found.request or {}).phase == Phase.FAILED
+        goes_on = "the binder tries again" if failed else "the bind goes on"
+        return f"Then wait: {goes_on} by itself."
     metadata = mapping((case.findings.found.request or {}).get("metadata"))
     command = f"kubectl delete bindrequest {metadata.get('name')} -n {metadata.get('namespace')}"
     return (
@@ -134,12 +136,13 @@ def _of_unbound(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def _of_undecided(case: Case) -> Iterator[tuple[str, str]]:
-    """Of a pod without a request: what is told of the last one, which the scheduler deletes once it failed."""
+    """Of a pod without a request: the last one may have failed; the scheduler deletes it then."""
     if case.findings.found.requests_problem:
         return
     told = [event for event in case.events if event.about.startswith("BindRequest/")]
     for event in reversed(told):
-        if event.reason in REMEDIES and event.kind == "Warning":
+        remedy = REMEDIES.get(event.reason)
+        if event.kind == "Warning" and remedy is not None and remedy.again:
             yield f"the last BindRequest, {event.about.partition('/')[2]}", event.reason
             break
     name = f"pod {case.pod.name}"
@@ -201,7 +204,7 @@ def words_of(case: Case, about: str) -> Mapping[str, str]:
     return {
         "namespace": case.pod.namespace,
         "pod": case.pod.name,
-        "request": str(request["metadata"]["name"]) if request is not None else "",
+        "request": str(request["metadata"]["name"]) if request is not None else about.rpartition(", ")[2],
         "node": case.decision.node if case.decision is not None else case.pod.node,
         "group": groups[0].name if groups else "",
         "claim": _claim(case, about),

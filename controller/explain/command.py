@@ -69,12 +69,20 @@ def _run(options: Options, terminal: Terminal, program: str) -> int:
     logger.remove()  # what is worth telling is told as a sentence, not as lines of a log
     try:
         return anyio.run(run, options, terminal)
-    except (CannotTellError, CredentialsError) as error:
-        return _cannot_tell(program, str(error))
-    except errors.UnauthorizedError as error:
-        return _cannot_tell(program, f"the API server does not accept the credentials: {error.message}")
-    except errors.ApiError as error:
-        return _cannot_tell(program, f"the API server cannot be asked ({error.request}): {error.message}")
+    except (CannotTellError, CredentialsError, errors.ApiError, ExceptionGroup) as raised:
+        fault: Exception = raised
+        while isinstance(fault, ExceptionGroup):  # of reads that ran side by side
+            fault = fault.exceptions[0]
+        match fault:
+            case CannotTellError() | CredentialsError():
+                problem = str(fault)
+            case errors.UnauthorizedError():
+                problem = f"the API server does not accept the credentials: {fault.message}"
+            case errors.ApiError():
+                problem = f"the API server cannot be asked ({fault.request}): {fault.message}"
+            case _:
+                raise
+    return _cannot_tell(program, problem)
 
 
 def _cannot_tell(program: str, problem: str) -> int:

@@ -133,6 +133,8 @@ def _summary(case: Case) -> str:
         return f"{name} is not bound{why}." if why else undecided
     culprit = culprit_of(case.steps)
     if culprit is not None:
+        if culprit.type == ConditionType.BOUND:
+            return f"{name} is not bound: {culprit.reason}."
         word = "waits" if culprit.status == "Unknown" else f"failed with {culprit.reason}"
         return f"{name} is not bound: {culprit.type} {word}."
     status = BindStatus.of(request)

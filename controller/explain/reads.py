@@ -117,9 +117,8 @@ class Reads:
             self.missing.append(sentence)
 
     def _noted(self, error: errors.ApiError, what: str) -> Read:
-        if not self._answered and not isinstance(error, errors.StatusError):
-            raise error
-        if isinstance(error, errors.UnauthorizedError):
+        says_no = isinstance(error, errors.StatusError) and not isinstance(error, errors.UnauthorizedError)
+        if not says_no and not self._answered:
             raise error
         self._answered = True
         match error:

@@ -4,9 +4,12 @@ from datetime import datetime
 
 from controller.explain.answer import Answer, Decision, Group, Step, Verdict
 from controller.explain.terminal import Style, Terminal
+from controller.kai.reasons import ConditionType
 
 _MOST_EVENTS = 12
 _MOST_OTHERS = 10
+_SILENT = ("NotApplicable", "Blocked")
+"""Reasons whose messages say nothing more."""
 _STYLES = {"True": Style.GOOD, "False": Style.BAD, "Unknown": Style.WAITING}
 _MARKS = {"True": ("✓", "+"), "False": ("✗", "x"), "Unknown": ("…", ".")}
 
@@ -101,8 +104,16 @@ class _Text:
         said += " (of an earlier spec)" if step.is_stale else ""
         said += "" if step.is_ours else " (not the binder's)"
         self._out.paragraph((f"{mark} ", style), f"{step.type}: ", (said, style), indent=2, hang=4)
-        if step.message and step.reason not in ("NotApplicable", "Blocked"):
+        if step.message and step.reason not in _SILENT and not self._repeats(step):
             self._out.paragraph(step.message, indent=6)
+
+    def _repeats(self, step: Step) -> bool:
+        """Whether it only says again what the step says that it is about."""
+        others = [other for other in self._answer.steps if other.type != step.type and other.message]
+        return step.type == ConditionType.BOUND and any(
+            step.message in (f"{other.type}: {other.message}", f"{other.type} {other.message}")
+            for other in others
+        )
 
     def _groups(self) -> None:
         decision = self._answer.decision

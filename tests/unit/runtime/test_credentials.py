@@ -250,6 +250,40 @@ async def test_later_they_come_from_where_they_came_at_first(
     assert "FileNotFoundError" in await failure(credentials.load)
 
 
+async def test_the_namespace_is_that_of_the_context_or_of_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[bytes, bytes]
+) -> None:
+    account = _account(tmp_path, monkeypatch, pair)
+    (account / "namespace").write_text("of-the-pod\n")
+    assert (await Credentials(service_account=account).load()).namespace == "of-the-pod"
+    (account / "namespace").unlink()
+    assert (await Credentials(service_account=account).load()).namespace == "default"
+    named = tmp_path / "named"
+    clusters = [{"name": "c", "cluster": {"server": "https://one"}}]
+    contexts = [
+        {"name": "plain", "context": {"cluster": "c"}},
+        {"name": "team", "context": {"cluster": "c", "namespace": "team"}},
+        {"name": "odd", "context": {"cluster": "c", "namespace": 7}},
+    ]
+    config = {"current-context": "plain", "clusters": clusters, "contexts": contexts}
+    named.write_text(json.dumps(config))
+    found = [
+        (await Credentials(str(named), context=name).load()).namespace
+        for name in ("", "plain", "team", "odd")
+    ]
+    assert found == ["default", "default", "team", "default"]
+    told = await failure(Credentials(str(named), context="absent").load)
+    assert "there is no context of the name that was asked for" in told
+
+
+async def test_a_context_is_looked_for_in_the_kubeconfig_though_there_is_an_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[bytes, bytes]
+) -> None:
+    account = _account(tmp_path, monkeypatch, pair)
+    told = await failure(Credentials(context="team", service_account=account).load)
+    assert "neither a kubeconfig nor" in told
+
+
 # What is said of broken ones.
 
 BROKEN: dict[str, tuple[str | bytes, str]] = {
