@@ -11,6 +11,8 @@ from typing import NoReturn
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 BINDER_NAMESPACE = "kai-scheduler"
 SCHEDULER_NAME = "kai-scheduler"
+MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
+"""As `kai.names` has it, whose imports cost more than a help text may."""
 
 _EXPLAIN = """\
 Tells why a pod is not bound: what the scheduler decided, how far the binder came, what holds it up, and what
@@ -26,9 +28,16 @@ exit codes: 0 bound, 1 not (yet) bound, 2 cannot tell (not found, no rights, no 
 
 _GPUS = """\
 Shows who is on which GPU: nodes, their GPUs, the pods on each with portion, memory and limit. It reads with
-your own rights and changes nothing; what you may not read it names."""
+your own rights and changes nothing; what you may not read it names.
 
-_GPUS_CODES = "exit codes: 0 shown, 2 cannot tell (no such node, no rights, no server, bad arguments)"
+  kai-binder gpus                      all nodes with GPUs
+  kai-binder gpus gpu-node-1           one node
+  kai-binder gpus --namespace team     the nodes that the pods of a namespace are on
+  kai-binder gpus --watch              again, whenever something has changed"""
+
+_GPUS_CODES = """\
+exit codes: 0 nothing is wrong so far as can be seen, 1 something is wrong on a GPU (the output says what),
+2 cannot tell (no such node, no rights, no server, bad arguments)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +56,8 @@ class Options:
         scheduler_name: Of KAI's scheduler, as pods name it.
         timeout_s: Seconds that each request may take.
         watch: Of `gpus`: whether to go on showing.
+        ascii: Of `gpus`: whether to draw with ASCII only.
+        limit_variable: Of `gpus`: that limiters read.
     """
 
     verb: str
@@ -60,6 +71,8 @@ class Options:
     scheduler_name: str = SCHEDULER_NAME
     timeout_s: float = 10.0
     watch: bool = False
+    ascii: bool = False
+    limit_variable: str = MEMORY_LIMIT
 
 
 class ArgumentsError(Exception):
@@ -132,6 +145,12 @@ def _add_gpus(verbs: "argparse._SubParsersAction[_Parser]", program: str) -> Non
     parser.add_argument("target", metavar="NODE", nargs="?", help="only this node")
     parser.add_argument("-n", "--namespace", help="only pods of this namespace; others are shown as one sum")
     parser.add_argument("-w", "--watch", action="store_true", help="go on showing, until Ctrl-C")
+    parser.add_argument("--ascii", action="store_true", help="draw with ASCII only")
+    parser.add_argument(
+        "--limit-variable",
+        metavar="NAME",
+        help=f"as gpumemorylimit's argument `variable` (default {MEMORY_LIMIT})",
+    )
     _add_common(parser)
 
 

@@ -46,8 +46,10 @@ GPU_MEMORY_LIMIT = "gpu-memory.limit"
 DEVICE_COUNT = "gpu-fraction-num-devices"
 CONTAINER_NAME = "gpu-fraction-container-name"
 NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
+GPU_PRODUCT = "nvidia.com/gpu.product"
 GPU_RESOURCE = "nvidia.com/gpu"
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
+"""Of the resources that are slices of GPUs."""
 FAKE_GPU_NODE = "run.ai/fake.gpu"
 
 MAX_OBJECT_NAME = 253

@@ -184,8 +184,8 @@ def fraction_in(text: str) -> Decimal | None:
     return Decimal(text) if _FRACTION.fullmatch(text) else None
 
 
-def exact_fraction(pod: Object, portion: Decimal) -> Decimal | Failed | None:
-    """The pod's own `gpu-fraction`, with all its decimals, if it is what was rounded to this portion.
+def asked_fraction(pod: Object) -> Decimal | Failed | None:
+    """The pod's own `gpu-fraction`, with all its decimals; None if there is none.
 
     It fails if it is no number.
     """
@@ -193,12 +193,20 @@ def exact_fraction(pod: Object, portion: Decimal) -> Decimal | Failed | None:
     if text is None:
         return None
     asked = fraction_in(text)
-    if asked is None:
-        wrong = (
-            f"annotation {GPU_FRACTION} of pod {full_name(pod)} is {shown(text)}; "
-            "it must be a decimal number such as 0.5"
-        )
-        return Failed(Reason.INVALID_PORTION, wrong, retry=False)
+    if asked is not None:
+        return asked
+    wrong = (
+        f"annotation {GPU_FRACTION} of pod {full_name(pod)} is {shown(text)}; "
+        "it must be a decimal number such as 0.5"
+    )
+    return Failed(Reason.INVALID_PORTION, wrong, retry=False)
+
+
+def exact_fraction(pod: Object, portion: Decimal) -> Decimal | Failed | None:
+    """What `asked_fraction` says, if it is what was rounded to this portion; None if it is not."""
+    asked = asked_fraction(pod)
+    if not isinstance(asked, Decimal):
+        return asked
     exponent = portion.as_tuple().exponent
     rounded = isinstance(exponent, int) and exponent >= -2 and portion <= 1
     close = rounded and portion - _ROUNDING <= asked <= portion + _ROUNDING

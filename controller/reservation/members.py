@@ -87,6 +87,60 @@ def asks_for_share(pod: Object) -> bool:
     return asks or annotation(pod, RECEIVED_RESOURCE_TYPE) == FRACTION
 
 
+def groups_given(pod: Object, requests: Iterable[Object]) -> frozenset[str] | None:
+    """The groups that a pod was given when it was bound; None if no request tells.
+
+    Args:
+        pod: The pod.
+        requests: Those that were made for it.
+    """
+    given = [
+        groups_of_request(item)
+        for item in requests
+        if _has_succeeded(item) and (item.get("spec") or {}).get("selectedNode") == node_of(pod)
+    ]
+    return frozenset().union(*given) if given else None
+
+
+def groups_used(pod: Object, requests: Iterable[Object], scheduler_name: str) -> frozenset[str]:
+    """The groups of whose GPUs a pod has a share on its node, if it lives on one; the one rule of that.
+
+    Args:
+        pod: The pod.
+        requests: Those that were made for it; gone through twice.
+        scheduler_name: Of the scheduler whose pods share GPUs.
+    """
+    if is_finished(pod) or not node_of(pod):
+        return frozenset()
+    given = groups_given(pod, requests)
+    if given is not None:
+        return given
+    # The binder's cache has pods of its scheduler only, and does not keep its name.
+    if asks_for_share(pod) and pod["spec"].get("schedulerName", scheduler_name) == scheduler_name:
+        return groups_of_pod(pod)
+    return groups_of_pod(pod) & frozenset().union(*map(groups_of_request, requests))
+
+
+def looks_like_reservation(pod: Object, namespace: str, app_label: str) -> bool:
+    """Whether a pod that has a group's label is a reservation.
+
+    A binder with other settings may have made it elsewhere. But outside of the reservations' namespace its
+    author may be anybody: only what holds a whole GPU counts, which its spec says for good.
+
+    Args:
+        pod: The pod, with its labels and the resources of its containers.
+        namespace: Of the reservations.
+        app_label: Value of their label `app`.
+    """
+    metadata = pod["metadata"]
+    if metadata["namespace"] == namespace:
+        return True
+    labelled = (metadata.get("labels") or {}).get("app") == app_label
+    limits = [(item.get("resources") or {}).get("limits") or {} for item in pod["spec"]["containers"]]
+    whole = any(amounts.get(GPU_RESOURCE) == "1" for amounts in limits)
+    return metadata["name"].startswith(NAME_PREFIX) and labelled and whole and not asks_for_share(pod)
+
+
 def _has_succeeded(item: Object) -> bool:
     """Whether a request has bound its pod; asked for each user of each group, so nothing else is read."""
     status = item.get("status")
@@ -132,27 +186,7 @@ class Members:
 
     def is_user(self, pod: Object, group: str) -> bool:
         """Whether a pod lives on some node and has a share of this group's GPU there."""
-        if is_finished(pod) or not node_of(pod):
-            return False
-        told = self._told(pod)
-        if told is not None:
-            return group in told
-        if group not in groups_of_pod(pod):
-            return False
-        ours = self.options.scheduler_name
-        # The cache has pods of our scheduler only, and does not keep its name.
-        if asks_for_share(pod) and pod["spec"].get("schedulerName", ours) == ours:
-            return True
-        return any(group in groups_of_request(item) for item in self._requests_for(pod))
-
-    def _told(self, pod: Object) -> frozenset[str] | None:
-        """The groups that a pod was given when it was bound; None if no request tells."""
-        told = [
-            groups_of_request(item)
-            for item in self._requests_for(pod)
-            if _has_succeeded(item) and (item.get("spec") or {}).get("selectedNode") == node_of(pod)
-        ]
-        return frozenset().union(*told) if told else None
+        return group in groups_used(pod, self._requests_for(pod), self.options.scheduler_name)
 
     def _requests_for(self, pod: Object) -> list[Object]:
         metadata = pod["metadata"]
@@ -191,19 +225,8 @@ class Members:
         return found
 
     def is_reservation(self, pod: Object) -> bool:
-        """Whether a pod, as read live, that has a group's label is a reservation.
-
-        A binder with other settings may have made it elsewhere. But outside of our namespace its author may
-        be anybody: only what holds a whole GPU counts, which its spec says for good.
-        """
-        metadata = pod["metadata"]
-        if metadata["namespace"] == self.options.namespace:
-            return True
-        labelled = (metadata.get("labels") or {}).get("app") == self.options.app_label
-        limits = [(item.get("resources") or {}).get("limits") or {} for item in pod["spec"]["containers"]]
-        whole = any(amounts.get(GPU_RESOURCE) == "1" for amounts in limits)
-        named = metadata["name"].startswith(NAME_PREFIX)
-        return named and labelled and whole and not asks_for_share(pod)
+        """Whether a pod, as read live, that has a group's label is a reservation."""
+        return looks_like_reservation(pod, self.options.namespace, self.options.app_label)
 
     async def is_needed_live(self, group: str, node_names: Iterable[str]) -> bool:
         """Whether a live look finds a user of the group on these nodes that the caches do not show."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from controlplane import ControlPlane, supported_kubernetes
 from controlplane.process import Guard
 
-from benchmark import binding, storage
+from benchmark import binding, looking, storage
 from benchmark.bench import ROOT, Bench
 from benchmark.binder import Subject
 
@@ -22,6 +22,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "waiting": storage.waiting,
     "waits": storage.waits,
     "volumes": storage.volumes,
+    "gpus": looking.gpus,
     "scale": storage.scale,
 }
 """In the order of running: those that leave much behind come last."""
