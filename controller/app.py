@@ -17,6 +17,7 @@ from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_
 from controller.binder.telling import Teller
 from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.kai.sharing import groups_of_pod, groups_of_request
+from controller.planning import plan
 from controller.plugins import registry
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.nvfractions import NvFractions
@@ -50,25 +51,23 @@ from controller.runtime.workqueue import Backoff, WorkQueue
 from controller.setting_types import image_problem
 from controller.settings import Settings, SettingsError
 
+NAME = "The binder"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def plan(settings: Settings, ignored: list[str] | None = None) -> tuple[PlannedPlugin, ...]:
-    """The plugins that the settings enable, in their order.
+def prepare(settings: Settings, ignored: list[str]) -> tuple[PlannedPlugin, ...]:
+    """The plugins in their order, once all that a start needs of the settings is there.
 
     Args:
         settings: The settings.
         ignored: What of the plugins setting was left out is added here, in words.
 
     Raises:
-        SettingsError: The plugins setting cannot be followed.
+        SettingsError: The settings cannot be followed.
     """
-    try:
-        return registry.resolve(
-            registry.installed(), settings.plugins, lenient=settings.lenient_plugins, ignored=ignored
-        )
-    except registry.PluginConfigError as error:
-        raise SettingsError(error.problems) from error
+    if settings.leader_elect:
+        election_namespace(settings)
+    return plan(settings, ignored)
 
 
 def election_namespace(settings: Settings) -> str:
@@ -94,6 +93,12 @@ def sharing_problem(settings: Settings, plugins: Sequence[PlannedPlugin]) -> str
         f"--resource-reservation-pod-image: {image}; no GPU can be shared until the image of the reservation "
         f"pods is set. Without shared GPUs, turn {' and '.join(sharing)} off"
     )
+
+
+def problems(settings: Settings, plugins: Sequence[PlannedPlugin]) -> list[str]:
+    """What stands in the way of these settings, beside needs of plugins."""
+    sharing = sharing_problem(settings, plugins)
+    return [] if sharing is None else [sharing]
 
 
 async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyio.Event) -> None:

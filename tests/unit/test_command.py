@@ -14,6 +14,7 @@ import yaml
 
 from controller import app
 from controller.__main__ import main
+from controller.planning import plan
 from controller.settings import load
 
 ROOT = Path(__file__).parents[2]
@@ -173,5 +174,5 @@ def test_the_arguments_of_the_operator_are_accepted() -> None:
     security = settings.resource_reservation_container_security_context
     assert security is not None
     assert (security["runAsUser"], security["capabilities"]) == (10000, {"drop": ["all"]})
-    names = [planned.cls.name for planned in app.plan(settings)]
+    names = [planned.cls.name for planned in plan(settings)]
     assert names == ["volumebinding", "dynamicresources", "gpusharing"]
