@@ -4,7 +4,7 @@ They are an interface to the component that divides GPUs on the node: `nvidia.co
 The webhook writes some, the binder others, people perhaps any.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from controller.kai.names import CONTAINER_NAME
 from controller.kai.outcome import Failed
@@ -49,6 +49,14 @@ def portion_limit_key(container: str) -> str:
     return _PORTION_LIMIT.format(container)
 
 
+def portion_limits(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Those of these names that `portion_limit_key` could have made, and the container in each."""
+    head, _, tail = _PORTION_LIMIT.partition("{}")
+    for name in names:
+        if name.startswith(head) and name.endswith(tail) and len(name) > len(head) + len(tail):
+            yield name, name[len(head) : -len(tail)]
+
+
 RESERVATION_MODE = f"{_PREFIX}resource-reservation.{COMPUTE_MODE}"
 """On a reservation pod: how the users of its GPU share the compute units (N-13); the scheduler reads it."""
 
@@ -66,6 +74,33 @@ def portion_limit(pod: Object, container: str) -> str | None:
 def is_of_share(name: str) -> bool:
     """Whether an annotation of this name may say something of a container's share."""
     return name.startswith((_PREFIX, _PORTION_LIMIT.partition("{}")[0], _CDI_PREFIX))
+
+
+def is_settled(name: str) -> bool:
+    """Whether an annotation of this name says what a container asks for; the scheduler goes by it."""
+    asks = tuple(f".{ending}" for ending in (MEMORY_REQUEST, MEMORY_LIMIT, COMPUTE_MODE, COMPUTE_REQUEST))
+    return (name.startswith(_PREFIX) and name.endswith(asks)) or any(portion_limits([name]))
+
+
+def is_granted(name: str, *, cdi: bool) -> bool:
+    """Whether an annotation of this name says what a container was given, which only a binder knows (N-77).
+
+    Args:
+        name: The annotation's.
+        cdi: Whether those of the Container Device Interface count: where the container runtime goes by them,
+            whoever writes one has any GPU of the node.
+    """
+    grants = tuple(f".{ending}" for ending in (DEVICES, COMPUTE_PORTION))
+    domain = _CDI_PREFIX.partition("/")[0]
+    by_cdi = cdi and name.partition("/")[0] == domain
+    return by_cdi or (name.startswith(_PREFIX) and name.endswith(grants))
+
+
+def container_in(name: str) -> str | None:
+    """The container that an annotation is of; None if its name does not say."""
+    if name.startswith(_CDI_PREFIX):
+        return name.removeprefix(_CDI_PREFIX)
+    return _container_in(name) or None if name.startswith(_PREFIX) else None
 
 
 def devices_told(pod: Object) -> Iterator[str]:

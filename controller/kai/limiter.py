@@ -27,6 +27,9 @@ from controller.kai.reasons import Reason
 from controller.kai.sharing import Target, shown
 from controller.runtime.client import Object
 
+CUDA_NEEDS_MIB = 345
+"""With a limit at or below, CUDA cannot start (seen with HAMi-core)."""
+
 SWITCHES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "CUDA_DISABLE_CONTROL": frozenset({"", "0", "f", "F", "false", "FALSE", "False"}),
@@ -64,6 +67,25 @@ def switched_off(container: Object) -> str | None:
         to = "" if value is None else f" to {shown(value)}"
         return f"sets {name} itself{to}, which switches the limiter off"
     return None
+
+
+def oddities_of(pod: Object, target: Target) -> list[str]:
+    """What the pod itself says against its share, in whole sentences."""
+    found = []
+    for container in containers_of(pod):
+        name, view = container["name"], view_of(target, container)
+        if name == target.container["name"]:
+            sees, odd = True, view.sight is not Sight.SHARE
+        else:
+            sees = view.sight in (Sight.SHARE, Sight.OTHERS)
+            odd = view.sight is Sight.OTHERS
+        if odd:
+            beyond = ", so that it may see other GPUs as well" if view.sight is Sight.OTHERS else ""
+            found.append(f"container {name} {view.why}{beyond}")
+        off = switched_off(container) if sees else None
+        if off is not None:
+            found.append(f"container {name} {off}")
+    return found
 
 
 def way_to(pod: Object, target: Target, variable: str, value: str, devices: int) -> Way | Failed:

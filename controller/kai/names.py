@@ -47,6 +47,7 @@ DEVICE_COUNT = "gpu-fraction-num-devices"
 CONTAINER_NAME = "gpu-fraction-container-name"
 NODE_GPU_MEMORY = "nvidia.com/gpu.memory"
 GPU_RESOURCE = "nvidia.com/gpu"
+MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 FAKE_GPU_NODE = "run.ai/fake.gpu"
 
 MAX_OBJECT_NAME = 253

@@ -17,10 +17,14 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 
 
 def full_name(item: Object) -> str:
-    """An object as messages name it: namespace/name, or the name alone where there is no namespace."""
+    """An object as messages name it: namespace/name, or the name alone where there is no namespace.
+
+    One that has no name yet, since the server is to make it, is named by what the name will begin with.
+    """
     metadata = item["metadata"]
     namespace = metadata.get("namespace")
-    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+    name = metadata.get("name") or f"{metadata.get('generateName') or ''}…"
+    return f"{namespace}/{name}" if namespace else str(name)
 
 
 def annotation(pod: Object, name: str) -> str | None:

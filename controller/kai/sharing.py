@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from controller.kai import fractions
 from controller.kai.fractions import named_container
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
@@ -16,6 +17,7 @@ from controller.kai.names import (
     DEVICE_COUNT,
     FRACTION,
     GPU_FRACTION,
+    GPU_MEMORY,
     GROUP_LABEL,
     GROUP_LABEL_PREFIX,
     is_object_name,
@@ -49,6 +51,12 @@ class Target:
     env_config_map: str
 
 
+def asks_for_share(annotations: Mapping[str, str]) -> bool:
+    """Whether a pod with these annotations asks for a share of a GPU (N-72)."""
+    asks = GPU_FRACTION in annotations or GPU_MEMORY in annotations
+    return asks or fractions.asks_for_share(annotations)
+
+
 def is_group(name: str) -> bool:
     """Whether a group's name can be a label's value, as it must be."""
     return _LABEL_VALUE.fullmatch(name) is not None
@@ -78,13 +86,18 @@ def groups_of_request(item: Object) -> frozenset[str]:
     return frozenset(group for group in groups if isinstance(group, str) and group)
 
 
+def device_count_in(text: str) -> int | None:
+    """The number in an annotation `gpu-fraction-num-devices`, which may be 0; None if it is none."""
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
 def group_labels(pod: Object, groups: Sequence[str]) -> dict[str, str] | Failed:
     """The labels that tie a pod to its groups: one plain label, or one for each of several devices (B-84).
 
     It fails if the annotation with the number of devices is no number.
     """
     count = annotation(pod, DEVICE_COUNT)
-    if count is not None and not _COUNT.fullmatch(count):
+    if count is not None and device_count_in(count) is None:
         text = f"annotation {DEVICE_COUNT} is {shown(count)}, which is no whole number"
         return Failed(Reason.INVALID_GPU_CONFIG, text, retry=False)
     if len(groups) > 1 or (count is not None and int(count) > 1):
@@ -163,21 +176,30 @@ def portion_of(request: BindRequest) -> Decimal | Failed:
     return Decimal(text)
 
 
+def fraction_in(text: str) -> Decimal | None:
+    """The number in an annotation `gpu-fraction`, which may be any; None if it is no decimal number.
+
+    As KAI's webhook reads it, which takes `.5` and `5e-1` too, but neither padding nor other scripts' digits.
+    """
+    return Decimal(text) if _FRACTION.fullmatch(text) else None
+
+
 def exact_fraction(pod: Object, portion: Decimal) -> Decimal | Failed | None:
     """The pod's own `gpu-fraction`, with all its decimals, if it is what was rounded to this portion.
 
-    It is read as KAI's webhook reads it, which takes `.5` and `5e-1` too; it fails if it is no number.
+    It fails if it is no number.
     """
     text = annotation(pod, GPU_FRACTION)
     if text is None:
         return None
-    if not _FRACTION.fullmatch(text):
+    asked = fraction_in(text)
+    if asked is None:
         wrong = (
             f"annotation {GPU_FRACTION} of pod {full_name(pod)} is {shown(text)}; "
             "it must be a decimal number such as 0.5"
         )
         return Failed(Reason.INVALID_PORTION, wrong, retry=False)
-    asked, exponent = Decimal(text), portion.as_tuple().exponent
+    exponent = portion.as_tuple().exponent
     rounded = isinstance(exponent, int) and exponent >= -2 and portion <= 1
     close = rounded and portion - _ROUNDING <= asked <= portion + _ROUNDING
     return asked if close and 0 < asked <= 1 else None

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.kai.environment import Sight, containers_of, key_in, view_of
+from controller.kai.environment import key_in
 from controller.kai.fractions import cdi_key
-from controller.kai.limiter import switched_off
+from controller.kai.limiter import oddities_of
 from controller.kai.names import (
     GPU_MEMORY,
     LEGACY_VISIBLE_DEVICES,
@@ -111,7 +111,7 @@ class GPUSharing(Plugin):
         text = f"{text}, by ConfigMap {target.config_map}"
         if self._nri:
             text = f"{text}, and its devices by annotation {cdi_key(container)}"
-        warnings = (*_warnings(context.pod, target), *([found.warning] if found.warning else ()))
+        warnings = (*oddities_of(context.pod, target), *([found.warning] if found.warning else ()))
         return Ready(
             ". Warning: ".join((text, *warnings)), {cdi_key(container): devices} if self._nri else {}
         )
@@ -164,25 +164,6 @@ def contents_of(
         Content(target.config_map, shares | single, dict.fromkeys(legacy, devices or "")),
         Content(target.env_config_map, whole, {}),
     )
-
-
-def _warnings(pod: Object, target: Target) -> list[str]:
-    """What the pod itself says against its share, in whole sentences."""
-    found = []
-    for container in containers_of(pod):
-        name, view = container["name"], view_of(target, container)
-        if name == target.container["name"]:
-            sees, odd = True, view.sight is not Sight.SHARE
-        else:
-            sees = view.sight in (Sight.SHARE, Sight.OTHERS)
-            odd = view.sight is Sight.OTHERS
-        if odd:
-            beyond = ", so that it may see other GPUs as well" if view.sight is Sight.OTHERS else ""
-            found.append(f"container {name} {view.why}{beyond}")
-        off = switched_off(container) if sees else None
-        if off is not None:
-            found.append(f"container {name} {off}")
-    return found
 
 
 def _wrong_portion(context: BindContext) -> Failed | None:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.kai.limiter import SWITCHES, way_to
+from controller.kai.limiter import CUDA_NEEDS_MIB, SWITCHES, way_to
 from controller.kai.memory import BYTES_FROM, MIB, Card, card_of, share_of, whole_number
 from controller.kai.names import GPU_FRACTION_LIMIT, GPU_MEMORY_LIMIT, MEMORY_LIMIT, SHARING_KEYS
 from controller.kai.pods import annotation
@@ -17,9 +17,6 @@ from controller.kai.reasons import Reason
 from controller.kai.sharing import target_of
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.runtime.client import Client, Object
-
-_CUDA_NEEDS_MIB = 345
-"""At or below, CUDA cannot start (seen with HAMi-core)."""
 
 
 def _card_mib(text: object) -> int:
@@ -78,8 +75,8 @@ class Limit:
 
     def __str__(self) -> str:
         text = f"{self.mib} MiB, {self.source}; {self.card}"
-        if self.mib <= _CUDA_NEEDS_MIB:
-            text += f". Warning: CUDA does not start with {_CUDA_NEEDS_MIB} MiB or less"
+        if self.mib <= CUDA_NEEDS_MIB:
+            text += f". Warning: CUDA does not start with {CUDA_NEEDS_MIB} MiB or less"
         if self.doubled:
             total_mib = self.mib * (len(self.doubled) + 1)
             text += (

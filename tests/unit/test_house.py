@@ -19,8 +19,8 @@ LAYERS = (
     ("app", "webhook", "logs", "setting_texts"),
     ("planning",),
     ("settings", "setting_base", "setting_types", "sources"),
-    ("binder",),
-    ("admission", "plugins", "reservation"),
+    ("binder", "admission"),
+    ("plugins", "reservation"),
     ("kai",),
     ("runtime",),
 )
@@ -104,6 +104,16 @@ def test_plugins_and_reservation_do_not_know_each_other() -> None:
         if {part_of(module), part_of(imported)} == {"plugins", "reservation"}
     ]
     assert crossing == []
+
+
+def test_the_webhook_knows_only_what_the_words_mean() -> None:
+    graph = grimp.build_graph("controller", cache_dir=None)
+    known = {
+        part_of(imported)
+        for module in graph.find_descendants("controller.admission")
+        for imported in graph.find_modules_directly_imported_by(module) - {"controller"}
+    }
+    assert known == {"admission", "kai", "runtime"}
 
 
 def test_no_plugin_knows_another() -> None:

@@ -1,0 +1,93 @@
+"""A pod while it is prepared. Pure.
+
+A copy that has all unchanged parts in common with the pod that came, so that a pod of any size costs only
+what is changed. Setting something to what it is already changes nothing.
+"""
+
+import re
+
+from controller.kai.pods import full_name
+from controller.runtime.client import Object
+
+_MAX_VOLUME_NAME = 63
+
+
+class Draft:
+    """A pod that is being prepared, and what its author is to be told.
+
+    Containers are named by their list in the pod's spec and their place there.
+
+    Attributes:
+        pod: As it is now; what came is left as it was.
+        warnings: Sentences.
+    """
+
+    def __init__(self, pod: Object) -> None:
+        self.pod = pod
+        self.warnings: list[str] = []
+
+    def annotate(self, name: str, text: str) -> None:
+        """Sets an annotation."""
+        metadata = self.pod["metadata"]
+        annotations = metadata.get("annotations") or {}
+        if annotations.get(name) != text:
+            self.pod = {**self.pod, "metadata": {**metadata, "annotations": {**annotations, name: text}}}
+
+    def set_runtime_class(self, name: str) -> None:
+        """Sets the runtime class unless the pod has one."""
+        if not self.pod["spec"].get("runtimeClassName"):
+            self._set("runtimeClassName", name)
+
+    def add_volume(self, config_map: str) -> None:
+        """Has the pod wait for a ConfigMap, by a volume that nobody mounts (B-116)."""
+        stem = re.sub(r"[^a-z0-9]+", "-", config_map.lower())[: _MAX_VOLUME_NAME - len("-vol")].strip("-")
+        name = f"{stem}-vol"
+        volumes = self.pod["spec"].get("volumes") or []
+        if all(volume["name"] != name for volume in volumes):
+            self._set("volumes", [*volumes, {"name": name, "configMap": {"name": config_map}}])
+
+    def set_env(self, place: tuple[str, int], entry: Object) -> None:
+        """Has a container take a variable by this entry, and by no other.
+
+        It stands where the first one of that name stood, so that entries that refer to it still do.
+        """
+        container = self._container(place)
+        present: list[Object] = container.get("env") or []
+        same = [item for item in present if item["name"] == entry["name"]]
+        if same == [entry]:
+            return
+        if same:
+            text = f"container {container['name']} of pod {full_name(self.pod)} sets {entry['name']} itself"
+            self.warnings.append(f"{text}; that was replaced by what the share says")
+            first = next(at for at, item in enumerate(present) if item is same[0])
+            before, behind = present[:first], present[first + 1 :]
+            rest = [item for item in behind if item["name"] != entry["name"]]
+            self._set_in_container(place, "env", [*before, entry, *rest])
+        else:
+            self._set_in_container(place, "env", [*present, entry])
+
+    def read_whole(self, place: tuple[str, int], config_map: str) -> None:
+        """Has a container take all keys of a ConfigMap as variables, after all else that it reads so."""
+        source = {"configMapRef": {"name": config_map, "optional": False}}
+        present: list[Object] = self._container(place).get("envFrom") or []
+        for at, item in enumerate(present):
+            reference = item.get("configMapRef") or {}
+            if reference.get("name") == config_map and not item.get("prefix"):
+                if reference.get("optional"):
+                    self._set_in_container(place, "envFrom", [*present[:at], source, *present[at + 1 :]])
+                return
+        self._set_in_container(place, "envFrom", [*present, source])
+
+    def _container(self, place: tuple[str, int]) -> Object:
+        group, number = place
+        container: Object = self.pod["spec"][group][number]
+        return container
+
+    def _set_in_container(self, place: tuple[str, int], name: str, value: object) -> None:
+        group, number = place
+        containers = list(self.pod["spec"][group])
+        containers[number] = {**containers[number], name: value}
+        self._set(group, containers)
+
+    def _set(self, name: str, value: object) -> None:
+        self.pod = {**self.pod, "spec": {**self.pod["spec"], name: value}}

@@ -1,0 +1,51 @@
+"""What a new pod that asks for a share is made of, plugin by plugin (B-112…B-118, N-71…N-76). Pure.
+
+Invariant: preparing a pod that is prepared changes nothing, since the API server may ask again.
+"""
+
+from collections.abc import Callable
+
+from controller.admission import deviceaccess, gpusharing, memorylimit, nvfractions
+from controller.admission.draft import Draft
+from controller.admission.rules import Rules
+from controller.kai.outcome import Failed
+from controller.kai.sharing import asks_for_share
+from controller.runtime.client import Object
+
+
+def prepared(pod: Object, rules: Rules, suffix: Callable[[], str]) -> Draft | Failed:
+    """A pod as the binder expects it; it fails if the pod cannot be made so.
+
+    Args:
+        pod: A new pod of our scheduler; it is left as it is.
+        rules: The settings.
+        suffix: Makes the random part of the names of its maps.
+    """
+    draft = Draft(pod)
+    if asks_for_share(pod["metadata"].get("annotations") or {}):
+        failure = _prepare_share(draft, rules, suffix)
+        if failure is not None:
+            return failure
+    if rules.block_visible_devices:
+        deviceaccess.prepare(draft)
+    return draft
+
+
+def _prepare_share(draft: Draft, rules: Rules, suffix: Callable[[], str]) -> Failed | None:
+    if rules.shares_by_maps:
+        failure = gpusharing.prepare(draft, rules, suffix)
+        if failure is not None:
+            return failure
+    if rules.shares_by_annotations:
+        failure = nvfractions.prepare(draft)
+        if failure is not None:
+            return failure
+    if rules.limits_memory:
+        failure = memorylimit.prepare(draft, rules)
+        if failure is not None:
+            return failure
+    if rules.unmet_limit is not None:
+        draft.warnings.append(f"{rules.unmet_limit}; until then no pod with a share is bound")
+    if rules.runtime_class_name and not rules.nri:
+        draft.set_runtime_class(rules.runtime_class_name)
+    return None
