@@ -18,7 +18,7 @@ from controller.binder.telling import Teller
 from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.planning import plan
-from controller.plugins import registry
+from controller.plugins import registry, shape
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.nvfractions import NvFractions
 from controller.plugins.registry import PlannedPlugin
@@ -119,6 +119,7 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
     if sharing is not None:
         logger.bind(problem=sharing).error("GPUs cannot be shared")
     metrics = Metrics()
+    shape.show(metrics.registry, plugins)  # for the webhook, which has to prepare pods for the same ones
     manager: Manager | None = None  # the endpoints answer before there is one
 
     def ready() -> str | None:

@@ -1,7 +1,7 @@
 """Whether the binder runs the plugins that the webhook prepares pods for: asked of the binder's own metrics.
 
-Run by the composition root, beside the server. Invariant: it never holds up a review, whatever the binder does;
-what changes is logged once, and a difference is told to whoever makes a pod for as long as it lasts.
+Run by the composition root, beside the server. Invariant: it never holds up a review, whatever the binder
+does; what changes is logged once, and a difference is told to whoever makes a pod for as long as it lasts.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,4 +96,6 @@ class Agreement:
         elif found == "untold":
             log.warning("The binder does not say which plugins it runs, so they are not compared")
         else:
-            log.bind(problem=problem).warning("The binder's plugins cannot be compared: its metrics do not answer")
+            log.bind(problem=problem).warning(
+                "The binder's plugins cannot be compared: its metrics do not answer"
+            )

@@ -1,8 +1,8 @@
 """A certificate of one's own making, for trials: how it is made, and when it is time for another.
 
-Called by `selfsigned.py`, and pure. The authority signs one certificate, and its key is forgotten: nobody can sign
-another in its name. A new certificate has a new authority; the old one is trusted beside it for as long as
-others may still show what it signed.
+Called by `selfsigned.py`, and pure. The authority signs one certificate, and its key is forgotten: nobody can
+sign another in its name. A new certificate has a new authority; the old one is trusted beside it for as long
+as others may still show what it signed.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,9 @@ def issue(names: Sequence[str], now: datetime, before: bytes = b"") -> Issued:
     )
     issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
-        _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kai-binder-admission")]), subject, key, now)
+        _builder(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kai-binder-admission")]), subject, key, now
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

@@ -13,7 +13,25 @@ OTHER = "other"
 """The label of all paths that the webhook has not."""
 _PREFIX = "kai_binder_admission_"
 _BUCKETS_S = (
-    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5),
+    *(
+        0.0005,
+        0.001,
+        0.002,
+        0.003,
+        0.005,
+        0.0075,
+        0.01,
+        0.015,
+        0.02,
+        0.03,
+        0.05,
+        0.075,
+        0.1,
+        0.25,
+        0.5,
+        1,
+        2.5,
+    ),
     *(5, 10),
 )
 
@@ -28,7 +46,10 @@ class Measures:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
-            f"{_PREFIX}requests_total", "Requests by what became of them", ["path", "result"], registry=registry
+            f"{_PREFIX}requests_total",
+            "Requests by what became of them",
+            ["path", "result"],
+            registry=registry,
         )
         self._seconds = Histogram(
             f"{_PREFIX}request_duration_seconds",

@@ -1,8 +1,8 @@
 """Keeps a certificate of one's own making in a Secret, and has the API server trust it. For trials.
 
 Run by the composition root with ``--self-signed-certificate``. Replicas agree by the Secret: who comes second
-takes what is there. Invariant: while another certificate comes into use, the API server trusts the old one and
-the new one; what somebody else has set is left alone, and that is told.
+takes what is there. Invariant: while another certificate comes into use, the API server trusts the old one
+and the new one; what somebody else has set is left alone, and that is told.
 """
 
 import base64
@@ -66,12 +66,11 @@ class _ForeignError(Exception):
     """Something is somebody else's; the text says what."""
 
 
-class SelfSigned:
+class Maker:
     """Makes, keeps, renews and publishes the certificate."""
 
     def __init__(
         self,
-        client: Client,
         place: Place,
         pace: Pace | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -79,12 +78,11 @@ class SelfSigned:
         """Asks nothing yet.
 
         Args:
-            client: For the API server.
             place: Where things are.
             pace: How often it looks.
             clock: The present time.
         """
-        self._client, self._place, self._pace, self._clock = client, place, pace or Pace(), clock
+        self._place, self._pace, self._clock = place, pace or Pace(), clock
         self._names = names_of(place.service, place.namespace)
         self._pair: KeyPair | None = None
         self._problem = "the self-signed certificate is not made yet"
@@ -100,21 +98,23 @@ class SelfSigned:
             raise UnusableError(self._problem)
         return self._pair
 
-    async def run(self) -> None:
+    async def run(self, client: Client) -> None:
         """Goes on until cancelled; a look that failed is repeated soon."""
         while True:
-            problems = await self._look()
+            problems = await self._look(client)
             for problem in sorted(problems - self._told):
-                logger.bind(problem=problem).warning("The self-signed certificate is not yet trusted everywhere")
+                logger.bind(problem=problem).warning(
+                    "The self-signed certificate is not yet trusted everywhere"
+                )
             if self._told and not problems:
                 logger.info("The self-signed certificate is trusted everywhere")
             self._told = problems
             await anyio.sleep(self._pace.again if problems else self._pace.look)
 
-    async def _look(self) -> set[str]:
+    async def _look(self, client: Client) -> set[str]:
         """Makes sure of everything once; returns what went wrong, in words."""
         try:
-            issued = await self._secret()
+            issued = await self._secret(client)
         except _ForeignError as error:
             self._problem = str(error)
             return {self._problem}
@@ -123,35 +123,35 @@ class SelfSigned:
             return {self._problem}
         if self._pair is None:
             self._pair = issued.pair
-        problems = await self._publish_all(issued.authorities)
+        problems = await self._publish_all(client, issued.authorities)
         if self._pair != issued.pair and not problems:
             await anyio.sleep(self._pace.spread)
             # Once more: another replica may have published what it had read before.
-            problems = await self._publish_all(issued.authorities)
+            problems = await self._publish_all(client, issued.authorities)
             self._pair = self._pair if problems else issued.pair
         return problems
 
-    async def _publish_all(self, authorities: bytes) -> set[str]:
+    async def _publish_all(self, client: Client, authorities: bytes) -> set[str]:
         problems = set()
         for resource in CONFIGURATIONS:
             try:
-                await self._publish(resource, authorities)
+                await self._publish(client, resource, authorities)
             except _ForeignError as error:
                 problems.add(str(error))
             except errors.ApiError as error:
                 problems.add(f"{error.request}: {error.message}")
         return problems
 
-    async def _secret(self) -> Issued:
+    async def _secret(self, client: Client) -> Issued:
         """What the Secret holds, once that is a certificate which will do."""
         place = self._place
         while True:
             try:
-                found = await self._client.get(SECRETS, place.secret, place.namespace)
+                found = await client.get(SECRETS, place.secret, place.namespace)
             except errors.NotFoundError:
                 made = issue(self._names, self._clock())
                 try:
-                    await self._client.create(SECRETS, self._body(made, {}), place.namespace)
+                    await client.create(SECRETS, self._body(made, {}), place.namespace)
                 except errors.AlreadyExistsError:
                     continue  # another replica was faster
                 logger.bind(secret=place.secret).info("A self-signed certificate was made")
@@ -162,12 +162,12 @@ class SelfSigned:
                 return kept
             if (found["metadata"].get("labels") or {}).get(OWNER_LABEL) != OWNER:
                 raise _ForeignError(
-                    f"Secret {place.namespace}/{place.secret} is not the webhook's own (label {OWNER_LABEL}), "
+                    f"Secret {place.namespace}/{place.secret} is not ours (it lacks the label {OWNER_LABEL}) "
                     f"and its certificate will not do: {reason}"
                 )
             made = issue(self._names, self._clock(), before=kept.authorities)
             try:
-                await self._client.update(SECRETS, self._body(made, found["metadata"]), place.namespace)
+                await client.update(SECRETS, self._body(made, found["metadata"]), place.namespace)
             except errors.ConflictError:
                 continue  # another replica was faster
             logger.bind(secret=place.secret, reason=reason).info("Another self-signed certificate was made")
@@ -181,7 +181,7 @@ class SelfSigned:
         kind = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls"}
         return {**kind, "metadata": named, "data": data}
 
-    async def _publish(self, resource: Resource, authorities: bytes) -> None:
+    async def _publish(self, client: Client, resource: Resource, authorities: bytes) -> None:
         """Has the webhooks of a configuration trust these authorities.
 
         Raises:
@@ -189,10 +189,12 @@ class SelfSigned:
             errors.ApiError: It could not be read or written.
         """
         name = self._place.configuration
-        found = await self._client.get(resource, name)
+        found = await client.get(resource, name)
         where = f"{resource.plural} {name}"
         if INJECTED in (found["metadata"].get("annotations") or {}):
-            raise _ForeignError(f"{where} has the annotation {INJECTED}: whom to trust there is cert-manager's")
+            raise _ForeignError(
+                f"{where} has the annotation {INJECTED}: whom to trust there is cert-manager's"
+            )
         wanted = base64.b64encode(authorities).decode()
         operations: list[Object] = []
         for index, webhook in enumerate(found.get("webhooks") or []):
@@ -207,7 +209,7 @@ class SelfSigned:
             return
         version = found["metadata"]["resourceVersion"]
         unchanged: Object = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-        await self._client.patch(resource, name, [unchanged, *operations], how=Patch.JSON)
+        await client.patch(resource, name, [unchanged, *operations], how=Patch.JSON)
         logger.bind(configuration=where).info("The API server was told to trust the self-signed certificate")
 
 

@@ -136,13 +136,13 @@ class Server:
             return _bad(400, str(error))
         except Exception:  # noqa: BLE001 -- the API server refuses the pod then, and somebody has to learn why
             logger.bind(path=request.path).exception("A review failed by a fault of ours")
-            return "failed", web.Response(status=500, text="a fault of the webhook's; its log has the trace\n")
+            return "failed", web.Response(
+                status=500, text="a fault of the webhook's; its log has the trace\n"
+            )
         return _verdict(answered), web.Response(body=answered, content_type="application/json")
 
 
-def _bad(
-    status: int, sentence: str, headers: Mapping[str, str] | None = None
-) -> tuple[Result, web.Response]:
+def _bad(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> tuple[Result, web.Response]:
     return "bad", web.Response(status=status, text=f"{sentence}\n", headers=headers)
 
 

@@ -1,7 +1,7 @@
 """The certificate that the webhook shows: where it comes from, whether it can be used, until when.
 
-Called by `server.py`, which shows it, and by who makes one (`selfsigned.py`). Invariant: a certificate and a key
-that do not belong together are never shown; until a good pair comes, the last good one stays.
+Called by `server.py`, which shows it, and by who makes one (`selfsigned.py`). Invariant: a certificate and a
+key that do not belong together are never shown; until a good pair comes, the last good one stays.
 """
 
 import ssl
@@ -54,7 +54,7 @@ Source = Callable[[], KeyPair]
 
 
 def files(certificate: Path, key: Path) -> Source:
-    """The certificate in two mounted files, as the kubelet keeps them: a swap of both may be seen in between."""
+    """The certificate in two mounted files; a swap of both, as the kubelet does it, may be seen half done."""
 
     def read() -> KeyPair:
         found = []
@@ -84,7 +84,7 @@ def load(pair: KeyPair) -> Shown:
             context.load_cert_chain(file.name, password="")
         except (ssl.SSLError, ValueError) as error:
             reason = getattr(error, "reason", None) or "they are no PEM, or the key has a password"
-            raise UnusableError(f"certificate and key cannot be used together: {reason}") from None
+            raise UnusableError(f"the certificate and the key cannot be used together: {reason}") from None
     return Shown(pair, context, not_after(pair.certificate))
 
 
@@ -94,7 +94,9 @@ def not_after(pem: bytes) -> datetime:
     Raises:
         UnusableError: It is none.
     """
-    from cryptography import x509  # late: it is large, and a stand-in for it is there while others are imported
+    from cryptography import (
+        x509,
+    )  # late: it is large, and a stand-in for it is there while others are imported
 
     try:
         return x509.load_pem_x509_certificate(pem).not_valid_after_utc
