@@ -12,7 +12,7 @@ from loguru import logger
 
 from controller.admission.measures import Comparison
 
-INTERVAL_S = 60.0
+_INTERVAL_S = 60.0
 _TIMEOUT_S = 5.0
 _MAX_BYTES = 8 * 1024 * 1024
 
@@ -33,7 +33,8 @@ class Agreement:
         compare: Compare,
         observe: Callable[[Comparison], None] = lambda _: None,
         *,
-        interval_s: float = INTERVAL_S,
+        interval_s: float = _INTERVAL_S,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         """Asks nothing yet.
 
@@ -42,14 +43,16 @@ class Agreement:
             compare: Reads them.
             observe: Told what each comparison has found.
             interval_s: Seconds from one to the next.
+            timeout_s: Seconds that the binder has to answer.
         """
         self._url, self._compare, self._observe, self._interval_s = url, compare, observe, interval_s
+        self._timeout_s = timeout_s
         self._found: Comparison | None = None
         self.warnings: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Compares at once, and then at each interval, until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         while True:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 await self._look(session)
@@ -60,7 +63,7 @@ class Agreement:
             text = await self._read(session)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             # The last verdict stands: a binder that is being restarted has not changed its settings yet.
-            problem = str(error) or f"no answer within {_TIMEOUT_S:g} s"
+            problem = str(error) or f"no answer within {self._timeout_s:g} s"
             self._tell("unanswered", self.warnings, problem)
             return
         differences = self._compare(text)
