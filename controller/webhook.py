@@ -14,7 +14,7 @@ from loguru import logger
 from pydantic import BaseModel
 
 from controller.admission import review, tls
-from controller.admission.agreement import Agreement
+from controller.admission.comparison import Agreement
 from controller.admission.measures import Measures
 from controller.admission.rules import Rules
 from controller.admission.server import Answer, Server

@@ -77,8 +77,10 @@ def _of_count(annotations: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _of_fraction_limits(annotations: Mapping[str, str]) -> Iterator[Problem]:
-    found = [name for name, _ in portion_limits(annotations)]
-    for name in (*((GPU_FRACTION_LIMIT,) if GPU_FRACTION_LIMIT in annotations else ()), *found):
+    asked = annotations.get(GPU_FRACTION_LIMIT)
+    # What the webhook made of it says the same, and is not told of twice.
+    found = [name for name, _ in portion_limits(annotations) if annotations[name] != asked]
+    for name in (*(() if asked is None else (GPU_FRACTION_LIMIT,)), *found):
         if GPU_FRACTION not in annotations:
             yield forbidden(name, f"it needs {GPU_FRACTION}, which is not set")
         text, share = annotations[name], _share_of(annotations)

@@ -45,7 +45,10 @@ def _prepare_share(draft: Draft, rules: Rules, suffix: Callable[[], str]) -> Fai
         if failure is not None:
             return failure
     if rules.unmet_limit is not None:
-        draft.warnings.append(f"{rules.unmet_limit}; until then no pod with a share is bound")
+        until = (
+            "refuses this pod (DependencyNotMet)" if rules.demands_limit else "sets no limit of GPU memory"
+        )
+        draft.warnings.append(f"{rules.unmet_limit}; until then the binder {until}")
     if rules.runtime_class_name and not rules.nri:
         draft.set_runtime_class(rules.runtime_class_name)
     return None

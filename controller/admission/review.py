@@ -73,7 +73,9 @@ def mutate(
     draft = prepared(pod, rules, suffix)
     if isinstance(draft, Failed):
         problems = problems_of_new(pod, rules, review.user, prepared=False)
-        return _refused(review, problems or [Problem("metadata.annotations", draft.message)])
+        if not any(problem.text in draft.message or draft.message in problem.text for problem in problems):
+            problems.append(Problem("metadata.annotations", draft.message))
+        return _refused(review, problems)
     told_too = warnings if _asks(pod) else ()
     return _allowed(review, (*draft.warnings, *told_too), patch_of(pod, draft.pod))
 

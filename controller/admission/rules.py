@@ -25,6 +25,7 @@ class Rules:
             `system:serviceaccount:kai-scheduler:binder`; empty means nobody (N-77).
         block_visible_devices: Whether containers without a GPU may not set NVIDIA_VISIBLE_DEVICES (B-118).
         runtime_class_name: For pods with a share; empty means none (B-117).
+        failures_ignored: Plugins whose failure does not keep the binder from binding (failurePolicy Ignore).
     """
 
     scheduler_name: str
@@ -35,6 +36,7 @@ class Rules:
     binder_account: str
     block_visible_devices: bool
     runtime_class_name: str
+    failures_ignored: frozenset[str] = frozenset()
 
     @property
     def shares_by_maps(self) -> bool:
@@ -55,6 +57,11 @@ class Rules:
     def unmet_limit(self) -> str | None:
         """Why there is no limit of GPU memory although it is switched on; None if there is, or it is off."""
         return self.unmet.get(GPUMEMORYLIMIT) if GPUMEMORYLIMIT in self.plugins else None
+
+    @property
+    def demands_limit(self) -> bool:
+        """Whether a pod without its limit of GPU memory is not bound."""
+        return GPUMEMORYLIMIT in self.plugins and GPUMEMORYLIMIT not in self.failures_ignored
 
     def is_binder(self, user: str) -> bool:
         """Whether a user may write what only the binder may."""

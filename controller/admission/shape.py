@@ -6,6 +6,7 @@ without further looks by all of `controller.kai`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any
 
 from controller.runtime.client import Object
@@ -32,6 +33,10 @@ class _Texts:
     """A mapping of texts."""
 
 
+class _Amounts:
+    """A mapping of texts or numbers."""
+
+
 _NAMED = _Fields({"name": str})
 _ENTRY = _Fields(
     {
@@ -41,9 +46,9 @@ _ENTRY = _Fields(
     {"name": str},
 )
 _SOURCE = _Fields({"prefix": str, "configMapRef": _NAMED, "secretRef": _NAMED})
-_AMOUNTS = _Fields({"limits": _Fields(), "requests": _Fields()})
+_RESOURCES = _Fields({"limits": _Amounts, "requests": _Amounts})
 _CONTAINER = _Fields(
-    {"env": _ListOf(_ENTRY), "envFrom": _ListOf(_SOURCE), "resources": _AMOUNTS, "restartPolicy": str},
+    {"env": _ListOf(_ENTRY), "envFrom": _ListOf(_SOURCE), "resources": _RESOURCES, "restartPolicy": str},
     {"name": str},
 )
 _METADATA = _Fields(
@@ -89,9 +94,10 @@ def _check(value: object, wanted: object, path: str) -> None:
         case _ListOf():
             for index, item in enumerate(_of_type(value, list, "list", path)):
                 _check(item, wanted.item, f"{path}[{index}]")
-        case _ if wanted is _Texts:
+        case _ if wanted in (_Texts, _Amounts):
+            types = str if wanted is _Texts else str | int | float
             for name, text in _of_type(value, dict, "object", path).items():
-                _of_type(text, str, "text", f"{path}[{name}]")
+                _of_type(text, types, "text", f"{path}[{name}]")
         case _:
             _of_type(value, str, "text", path)
 
@@ -104,7 +110,7 @@ def _check_fields(value: Mapping[str, object], wanted: _Fields, path: str) -> No
             _check(value[name], inner, f"{path}.{name}")
 
 
-def _of_type(value: object, wanted: type, word: str, path: str) -> Any:  # noqa: ANN401 -- as `wanted` says
+def _of_type(value: object, wanted: type | UnionType, word: str, path: str) -> Any:  # noqa: ANN401 -- as `wanted` says
     if not isinstance(value, wanted):
         raise ShapeError(f"{path[:256]} is no {word}")
     return value

@@ -105,7 +105,9 @@ def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
         text = f"{field_of(GPU_MEMORY)} is {mib} MiB: CUDA does not start with a limit of"
         found.append(f"{text} {CUDA_NEEDS_MIB} MiB or less")
     way = _way(pod, target, rules) if rules.limits_memory else None
-    if isinstance(way, Way) and way.doubled:
+    if isinstance(way, Failed):
+        found.append(f"{way.message}; the pod is bound without a limit of GPU memory")
+    elif way is not None and way.doubled:
         who = ", ".join(way.doubled)
         found.append(f"{who} sees the GPU as well and has the same limit of memory for itself")
     return found
@@ -115,7 +117,7 @@ def _of_share(pod: Object, rules: Rules, *, prepared: bool) -> Iterator[Problem]
     """What is wrong with a pod that asks for a share, beside the texts that do not name a container."""
     annotations = _annotations(pod)
     if not rules.shares_by_maps and not rules.shares_by_annotations:
-        asks = GPU_FRACTION if GPU_FRACTION in annotations else GPU_MEMORY
+        asks = next(name for name in sorted(annotations) if asks_for_share({name: ""}))
         text = (
             "GPU sharing is off: set BINDER_PLUGINS__GPUSHARING__ENABLED=true, for the webhook and the binder"
         )
@@ -168,7 +170,7 @@ def _of_maps(pod: Object, rules: Rules, *, prepared: bool) -> Iterator[Problem]:
     target = target_of(pod, strict=True)
     if isinstance(target, Failed):
         yield Problem(field_of(CONFIG_MAP_PREFIX), target.message)
-    elif rules.limits_memory and prepared:
+    elif rules.limits_memory and rules.demands_limit and prepared:
         way = _way(pod, target, rules)
         if isinstance(way, Failed):
             yield Problem("spec.containers", way.message)
@@ -186,11 +188,11 @@ def _of_grants(pod: Object, before: Mapping[str, str], rules: Rules, user: str) 
     for name, text in sorted(_annotations(pod).items()):
         if not is_granted(name, cdi=rules.nri) or before.get(name) == text:
             continue
+        container = container_in(name)
         if not rules.is_binder(user):
             who = rules.binder_account or "the binder's account, which is not set"
             yield guarded(name, f"it says which GPUs a container was given; only {who} may write it")
-        container = container_in(name)
-        if container not in names:
+        elif container not in names:
             yield forbidden(name, f"pod {full_name(pod)} has no container {container or 'of that name'}")
 
 

@@ -114,7 +114,7 @@ def target_of(pod: Object, *, strict: bool = False) -> Target | Failed:
     prefix = annotation(pod, CONFIG_MAP_PREFIX)
     if not prefix:
         return _misconfigured(
-            f"pod {full_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; KAI's admission webhook sets it"
+            f"pod {full_name(pod)} has no annotation {CONFIG_MAP_PREFIX}; the admission webhook sets it"
         )
     found = container_of(pod, strict=strict)
     if isinstance(found, Failed):

@@ -70,7 +70,7 @@ def test_a_number_of_devices_that_is_none(cluster: Sharing, count: str) -> None:
 def test_no_name_for_the_maps(cluster: Sharing) -> None:
     group = cluster.group()
     cluster.share("a", cluster.node(), group, pod={"config_map": None})
-    text = "has no annotation runai/shared-gpu-configmap; KAI's admission webhook sets it"
+    text = "has no annotation runai/shared-gpu-configmap; the admission webhook sets it"
     assert refusal(cluster) == f"GPUSharing InvalidGPUConfig: pod {cluster.namespace}/a {text}"
     assert cluster.conditions("a")["GPUReserved"]["reason"] == "Blocked"
     cluster.assert_nothing_left("a", group)

@@ -1,122 +1,106 @@
-"""The webhook asks the binder's metrics which plugins it runs, over real HTTP."""
+"""Binder and webhook judge alike: what the webhook lets pass, the binder's plugins can prepare."""
 
-from collections.abc import AsyncIterator, Sequence
+import itertools
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import cast
 
 import anyio
 import pytest
-from aiohttp import web
-from loguru import logger
 
-from controller.admission.agreement import Agreement
-from controller.admission.measures import Comparison
-from tests.polling import eventually
+from controller.admission.review import mutate, validate
+from controller.admission.rules import Rules
+from controller.kai.outcome import Failed
+from controller.kai.request import BindRequest, ComputeMode
+from controller.plugins.base import BindContext
+from controller.plugins.config import PluginConfig
+from controller.plugins.registry import BUILT_IN, resolve
+from controller.runtime.changes import Changes
+from controller.runtime.client import Client, Object
+from tests.unit.admission.reviews import (
+    LIMITING,
+    NVFRACTIONS,
+    RULES,
+    operations,
+    patched,
+    pod,
+    response,
+    review,
+)
 
-pytestmark = pytest.mark.anyio
-TOLD = "the binder and its admission webhook run different plugins: b"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-class Binder:
-    """Answers with a text or not at all; "a" is the same as the webhook, empty tells nothing."""
-
-    def __init__(self) -> None:
-        self.text, self.status, self.silent = "a", 200, False
-        self.found: list[Comparison] = []
-        self.logged: list[str] = []
-        self.url = ""
-
-    async def answer(self, _: web.Request) -> web.Response:
-        if self.silent:
-            await anyio.sleep_forever()
-        return web.Response(text=self.text, status=self.status)
-
-    def compare(self, text: str) -> Sequence[str] | None:
-        return None if not text else [] if text == "a" else [text]
-
-    def agreement(self, url: str = "") -> Agreement:
-        return Agreement(url or self.url, self.compare, self.found.append, interval_s=0.01, timeout_s=0.2)
-
-    async def seen(self, found: Comparison) -> None:
-        """Waits for two more comparisons that end so."""
-        before = len(self.found)
-        await eventually(lambda: self.found[before:].count(found) >= 2)
-
-
-@pytest.fixture
-async def binder() -> AsyncIterator[Binder]:
-    made = Binder()
-    app = web.Application()
-    app.router.add_get("/metrics", made.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"
-    sink = logger.add(made.logged.append, format="{level} {message} {extra}")
-    yield made
-    logger.remove(sink)
-    await runner.cleanup()
+NO_CLIENT = cast(Client, None)  # nothing here sends a request
+NODE: Object = {"metadata": {"name": "n", "labels": {"nvidia.com/gpu.memory": "15360"}}}
+ASKS = ({"gpu-fraction": "0.5"}, {"gpu-fraction": "0.5 "}, {"gpu-memory": "7680"}, {"gpu-memory": "7680Mi"})
+TARGETS: tuple[dict[str, str], ...] = (
+    {},
+    {"gpu-fraction-container-name": "side"},
+    {"gpu-fraction-container-name": "warm"},
+    {"gpu-fraction-container-name": "nobody"},
+    {"runai/shared-gpu-configmap": "mine"},
+    {"runai/shared-gpu-configmap": "Mine"},
+    {"nvidia.com/container.side.gpu-compute.mode": "sm-sharing"},
+    {"nvidia.com/container.side.gpu-compute": "sm-sharing"},
+)
+CONTAINERS: tuple[Object, ...] = (
+    {},
+    {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+    {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]},
+    {"env": [{"name": "CUDA_DISABLE_CONTROL", "value": "1"}]},
+    {"env": [{"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "99g"}]},
+    {"env": [{"name": "CUDA_DEVICE_MEMORY_LIMIT_1", "value": "99g"}]},
+    {"envFrom": [{"configMapRef": {"name": "mine-0-evar"}}, {"secretRef": {"name": "s"}}]},
+    {"envFrom": [{"secretRef": {"name": "s"}}]},
+)
 
 
-async def test_a_difference_is_told_while_it_lasts(binder: Binder) -> None:
-    agreement = binder.agreement()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(agreement.run)
-        await binder.seen("same")
-        assert agreement.warnings == ()
-        binder.text = "b"
-        await binder.seen("different")
-        assert agreement.warnings == (TOLD,)
-        binder.text = "a"
-        await binder.seen("same")
-        assert agreement.warnings == ()
-        tasks.cancel_scope.cancel()
-    levels = [line.split()[0] for line in binder.logged]
-    assert levels == ["INFO", "WARNING", "INFO"], "each change once"
-    assert TOLD in binder.logged[1]
+def context(item: Object) -> BindContext:
+    request = BindRequest(
+        namespace="team",
+        name="web",
+        uid="2",
+        owner_uid="1",
+        pod_name="web",
+        node_name="n",
+        resource_type="Fraction",
+        gpu_portion="0.50",
+        gpu_groups=("g",),
+        compute_modes=(ComputeMode.TIME_SLICING,),
+    )
+
+    def waiting(_what: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    return BindContext(request=request, pod=item, node=NODE, waiting=waiting, changes=cast(Changes, None))
 
 
-async def test_a_binder_that_says_nothing_of_plugins_is_told_once(binder: Binder) -> None:
-    """KAI's own binder is one."""
-    binder.text = ""
-    agreement = binder.agreement()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(agreement.run)
-        await binder.seen("untold")
-        tasks.cancel_scope.cancel()
-    assert agreement.warnings == ()
-    (told,) = binder.logged
-    assert "does not say which plugins it runs" in told
+def obstacles(item: Object, rules: Rules) -> list[str]:
+    """Why the binder's plugins cannot prepare a pod."""
+    settings = {cls.name: PluginConfig(enabled=cls.name in rules.plugins) for cls in BUILT_IN}
+    found = []
+    for planned in resolve(BUILT_IN, settings):
+        if planned.cls.name in ("gpusharing", "nvfractions", "gpumemorylimit"):
+            outcome = anyio.run(planned.cls(NO_CLIENT, planned.arguments).prepare, context(item))
+            if isinstance(outcome, Failed):
+                found.append(outcome.message)
+    return found
 
 
-@pytest.mark.parametrize("fault", ["status", "silence", "nobody", "endless"])
-async def test_no_answer_is_told_once(binder: Binder, fault: str) -> None:
-    binder.status = 500 if fault == "status" else 200
-    binder.silent = fault == "silence"
-    binder.text = "x" * (9 * 1024 * 1024) if fault == "endless" else "a"
-    agreement = binder.agreement("http://127.0.0.1:1/metrics" if fault == "nobody" else "")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(agreement.run)
-        await binder.seen("unanswered")
-        tasks.cancel_scope.cancel()
-    (told,) = binder.logged
-    assert "cannot be compared" in told
-    assert "'problem': ''" not in told
-
-
-async def test_the_last_verdict_stands_while_there_is_no_answer(binder: Binder) -> None:
-    binder.text = "b"
-    agreement = binder.agreement()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(agreement.run)
-        await binder.seen("different")
-        binder.status = 503
-        await binder.seen("unanswered")
-        assert agreement.warnings == (TOLD,)
-        binder.status, binder.text = 200, "a"
-        await binder.seen("same")
-        assert agreement.warnings == ()
-        tasks.cancel_scope.cancel()
+@pytest.mark.parametrize("rules", [RULES, LIMITING, NVFRACTIONS], ids=["sharing", "limit", "nvfractions"])
+def test_what_passes_can_be_prepared_and_what_could_not_be_does_not_pass(rules: Rules) -> None:
+    passed = stopped = 0
+    for ask, target, fields in itertools.product(ASKS, TARGETS, CONTAINERS):
+        item = pod(
+            ask | target,
+            containers=[{"name": "main", **fields}, {"name": "side"}],
+            initContainers=[{"name": "warm"}],
+        )
+        first = response(mutate(review(item), rules))
+        new = patched(item, operations(first))
+        allowed = first["allowed"] and response(validate(review(new), rules))["allowed"]
+        passed, stopped = passed + allowed, stopped + (not allowed)
+        new["metadata"]["uid"] = "1"
+        assert not allowed or obstacles(new, rules) == [], item
+        if "gpu-fraction" not in ask or ask["gpu-fraction"] == "0.5":
+            invalid_memory = ask.get("gpu-memory", "").endswith("Mi")
+            assert allowed or invalid_memory or obstacles(new, rules) != [], item
+    assert passed > 50
+    assert stopped > 50

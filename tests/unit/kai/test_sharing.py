@@ -74,7 +74,7 @@ def test_the_target_container_and_its_maps(of: Object, container: str, index: st
     assert target.env_config_map == f"{PREFIX}-{index}-evar"
 
 
-NOT_NAMED = "has no annotation runai/shared-gpu-configmap; KAI's admission webhook sets it"
+NOT_NAMED = "has no annotation runai/shared-gpu-configmap; the admission webhook sets it"
 NOT_THERE = "has no container {!r}, which its annotation gpu-fraction-container-name names"
 
 
