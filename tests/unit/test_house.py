@@ -22,7 +22,7 @@ LAYERS = (
     ("binder", "admission"),
     ("plugins", "reservation"),
     ("kai",),
-    ("runtime",),
+    ("runtime", "agent"),
 )
 """From the top down; a part imports from its own layer and from those below."""
 
