@@ -51,9 +51,9 @@ def seen(webhook: Webhook) -> Seen:
 
 
 def variables(pod: Object) -> dict[str, Any]:
-    return {
-        item["name"]: item.get("valueFrom", item.get("value")) for item in pod["spec"]["containers"][0]["env"]
-    }
+    """From which keys the first container takes its variables."""
+    env = pod["spec"]["containers"][0]["env"]
+    return {item["name"]: item["valueFrom"]["configMapKeyRef"] for item in env}
 
 
 @pytest.mark.parametrize(
