@@ -9,6 +9,7 @@ from controller.admission.draft import Draft
 from controller.admission.problems import Problem
 from controller.kai.environment import entry_of, value_of
 from controller.kai.names import GPU_RESOURCE, MIG_RESOURCE_PREFIX, VISIBLE_DEVICES
+from controller.kai.pods import annotations_of
 from controller.kai.quantity import quantity
 from controller.kai.sharing import asks_for_share, container_of, shown
 from controller.runtime.client import Object
@@ -38,19 +39,15 @@ def problems_of_access(pod: Object) -> Iterator[Problem]:
 
 def _without(pod: Object) -> Iterator[tuple[tuple[str, int], Object]]:
     """The containers that get neither the share nor a whole GPU, and their places."""
-    found = container_of(pod, strict=True) if _asks(pod) else None
+    found = container_of(pod, strict=True) if asks_for_share(annotations_of(pod)) else None
     target = found[1] if isinstance(found, tuple) else None
     for group in ("initContainers", "containers"):
         for number, container in enumerate(pod["spec"].get(group) or ()):
-            if container is not target and not has_gpu(container):
+            if container is not target and not _has_gpu(container):
                 yield (group, number), container
 
 
-def _asks(pod: Object) -> bool:
-    return asks_for_share(pod["metadata"].get("annotations") or {})
-
-
-def has_gpu(container: Object) -> bool:
+def _has_gpu(container: Object) -> bool:
     """Whether a container asks for whole GPUs, or slices of one."""
     return any(True for _ in gpus_of(container, mig=True))
 

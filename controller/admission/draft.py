@@ -6,7 +6,7 @@ what is changed. Setting something to what it is already changes nothing.
 
 import re
 
-from controller.kai.pods import full_name
+from controller.kai.pods import annotations_of, full_name
 from controller.runtime.client import Object
 
 _MAX_VOLUME_NAME = 63
@@ -28,8 +28,7 @@ class Draft:
 
     def annotate(self, name: str, text: str) -> None:
         """Sets an annotation."""
-        metadata = self.pod["metadata"]
-        annotations = metadata.get("annotations") or {}
+        metadata, annotations = self.pod["metadata"], annotations_of(self.pod)
         if annotations.get(name) != text:
             self.pod = {**self.pod, "metadata": {**metadata, "annotations": {**annotations, name: text}}}
 

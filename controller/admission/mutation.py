@@ -9,6 +9,7 @@ from controller.admission import deviceaccess, gpusharing, memorylimit, nvfracti
 from controller.admission.draft import Draft
 from controller.admission.rules import Rules
 from controller.kai.outcome import Failed
+from controller.kai.pods import annotations_of
 from controller.kai.sharing import asks_for_share
 from controller.runtime.client import Object
 
@@ -22,7 +23,7 @@ def prepared(pod: Object, rules: Rules, suffix: Callable[[], str]) -> Draft | Fa
         suffix: Makes the random part of the names of its maps.
     """
     draft = Draft(pod)
-    if asks_for_share(pod["metadata"].get("annotations") or {}):
+    if asks_for_share(annotations_of(pod)):
         failure = _prepare_share(draft, rules, suffix)
         if failure is not None:
             return failure

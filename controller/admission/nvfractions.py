@@ -11,7 +11,7 @@ from controller.kai.fractions import MEMORY_LIMIT, MEMORY_REQUEST, key, portion_
 from controller.kai.memory import whole_number
 from controller.kai.names import GPU_FRACTION_LIMIT, GPU_MEMORY, GPU_MEMORY_LIMIT
 from controller.kai.outcome import Failed
-from controller.kai.pods import annotation, full_name
+from controller.kai.pods import annotations_of, full_name
 from controller.kai.quantity import mebibytes
 from controller.kai.reasons import Reason
 from controller.kai.sharing import container_of, shown
@@ -33,7 +33,7 @@ def prepare(draft: Draft) -> Failed | None:
         return found
     container = str(found[1]["name"])
     for source, key_of in _KEYS.items():
-        text, name = annotation(draft.pod, source), key_of(container)
+        text, name = annotations_of(draft.pod).get(source), key_of(container)
         if text is None:
             continue
         if source == GPU_MEMORY:
@@ -44,7 +44,7 @@ def prepare(draft: Draft) -> Failed | None:
         problem = problem_of_name(container, name)
         if problem is not None:
             return _misconfigured(draft, problem)
-        present = annotation(draft.pod, name)
+        present = annotations_of(draft.pod).get(name)
         if present not in (None, text):
             return _misconfigured(
                 draft,

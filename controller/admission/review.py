@@ -18,6 +18,7 @@ from controller.admission.rules import Rules
 from controller.admission.shape import ShapeError, pod_of
 from controller.admission.validation import problems_of_change, problems_of_new, warnings_of_new
 from controller.kai.outcome import Failed
+from controller.kai.pods import annotations_of
 from controller.kai.sharing import asks_for_share
 from controller.runtime.client import Object
 
@@ -168,7 +169,7 @@ def _quoted(value: object) -> str:
 
 
 def _asks(pod: Object) -> bool:
-    return asks_for_share(pod["metadata"].get("annotations") or {})
+    return asks_for_share(annotations_of(pod))
 
 
 def _allowed(review: _Review, warnings: Sequence[str] = (), patch: Sequence[Object] = ()) -> bytes:

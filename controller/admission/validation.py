@@ -34,7 +34,7 @@ from controller.kai.names import (
     GPU_MEMORY_LIMIT,
 )
 from controller.kai.outcome import Failed
-from controller.kai.pods import annotation, full_name
+from controller.kai.pods import annotation, annotations_of, full_name
 from controller.kai.sharing import Target, asks_for_share, container_of, device_count_in, target_of
 from controller.runtime.client import Object
 
@@ -57,7 +57,7 @@ def problems_of_new(pod: Object, rules: Rules, user: str, *, prepared: bool = Tr
         user: Who makes it.
         prepared: Whether the pod is as `mutation` left it, so that what it added has to be there.
     """
-    annotations = _annotations(pod)
+    annotations = annotations_of(pod)
     problems = list(_of_grants(pod, {}, rules, user))
     if asks_for_share(annotations):
         problems += _of_share(pod, rules, prepared=prepared)
@@ -76,7 +76,7 @@ def problems_of_change(old: Object, pod: Object, rules: Rules, user: str) -> lis
         rules: The settings.
         user: Who changes it.
     """
-    before, after = _annotations(old), _annotations(pod)
+    before, after = annotations_of(old), annotations_of(pod)
     problems = list(_of_grants(pod, before, rules, user))
     if rules.is_binder(user):
         return problems
@@ -89,7 +89,7 @@ def problems_of_change(old: Object, pod: Object, rules: Rules, user: str) -> lis
 
 def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
     """What the author of a new pod, which is not refused, is to be told of its share."""
-    annotations = _annotations(pod)
+    annotations = annotations_of(pod)
     if not asks_for_share(annotations):
         return []
     found = []
@@ -115,7 +115,7 @@ def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
 
 def _of_share(pod: Object, rules: Rules, *, prepared: bool) -> Iterator[Problem]:
     """What is wrong with a pod that asks for a share, beside the texts that do not name a container."""
-    annotations = _annotations(pod)
+    annotations = annotations_of(pod)
     if not rules.shares_by_maps and not rules.shares_by_annotations:
         asks = next(name for name in sorted(annotations) if asks_for_share({name: ""}))
         text = (
@@ -185,7 +185,7 @@ def _way(pod: Object, target: Target, rules: Rules) -> Way | Failed:
 def _of_grants(pod: Object, before: Mapping[str, str], rules: Rules, user: str) -> Iterator[Problem]:
     """What says what a container was given, and was written by somebody else, or of no container (N-77)."""
     names = {container["name"] for container in containers_of(pod)}
-    for name, text in sorted(_annotations(pod).items()):
+    for name, text in sorted(annotations_of(pod).items()):
         if not is_granted(name, cdi=rules.nri) or before.get(name) == text:
             continue
         container = container_in(name)
@@ -194,7 +194,3 @@ def _of_grants(pod: Object, before: Mapping[str, str], rules: Rules, user: str) 
             yield guarded(name, f"it says which GPUs a container was given; only {who} may write it")
         elif container not in names:
             yield forbidden(name, f"pod {full_name(pod)} has no container {container or 'of that name'}")
-
-
-def _annotations(pod: Object) -> Mapping[str, str]:
-    return pod["metadata"].get("annotations") or {}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from controller.kai.names import CONTAINER_NAME
 from controller.kai.outcome import Failed
-from controller.kai.pods import full_name
+from controller.kai.pods import annotations_of, full_name
 from controller.kai.reasons import Reason
 from controller.runtime.client import Object
 
@@ -63,12 +63,12 @@ RESERVATION_MODE = f"{_PREFIX}resource-reservation.{COMPUTE_MODE}"
 
 def said(pod: Object, container: str, ending: str) -> str | None:
     """What the pod's annotation of a container's share with this ending says."""
-    return _annotations(pod).get(key(container, ending))
+    return annotations_of(pod).get(key(container, ending))
 
 
 def portion_limit(pod: Object, container: str) -> str | None:
     """What the pod says of the share of a GPU's memory that a container may use at most."""
-    return _annotations(pod).get(portion_limit_key(container))
+    return annotations_of(pod).get(portion_limit_key(container))
 
 
 def is_of_share(name: str) -> bool:
@@ -105,7 +105,7 @@ def container_in(name: str) -> str | None:
 
 def devices_told(pod: Object) -> Iterator[str]:
     """The devices that the annotations of a bound pod name, as they stand there."""
-    for name, value in _annotations(pod).items():
+    for name, value in annotations_of(pod).items():
         is_ours = name.startswith(_PREFIX) and name.endswith(f".{DEVICES}")
         if is_ours or name.startswith(_CDI_PREFIX):
             yield from value.split(",")
@@ -128,7 +128,7 @@ def named_container(pod: Object) -> str | Failed | None:
     It fails if a key makes no sense, or two containers are named, or another one than
     `gpu-fraction-container-name` says.
     """
-    annotations = _annotations(pod)
+    annotations = annotations_of(pod)
     names: list[str] = []
     for found in sorted(name for name in annotations if name.startswith(_PREFIX)):
         name = _container_in(found)
@@ -145,10 +145,6 @@ def named_container(pod: Object) -> str | Failed | None:
         text = f"annotations {_PREFIX}… are for container {names[0]}, but {CONTAINER_NAME} says {wanted!r}"
         return _misconfigured(pod, text)
     return names[0] if names else None
-
-
-def _annotations(pod: Object) -> Mapping[str, str]:
-    return pod["metadata"].get("annotations") or {}
 
 
 def _container_in(found: str) -> str:

@@ -3,7 +3,7 @@
 The one answer to each of these questions, for all that bind, prepare, reserve and explain.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from controller.kai.outcome import Failed, Ready
 from controller.kai.reasons import Reason
@@ -27,10 +27,15 @@ def full_name(item: Object) -> str:
     return f"{namespace}/{name}" if namespace else str(name)
 
 
+def annotations_of(pod: Object) -> Mapping[str, str]:
+    """A pod's annotations."""
+    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
+    return annotations
+
+
 def annotation(pod: Object, name: str) -> str | None:
     """A pod's annotation."""
-    value: str | None = (pod["metadata"].get("annotations") or {}).get(name)
-    return value
+    return annotations_of(pod).get(name)
 
 
 def is_owner(item: Object, pod: Object) -> bool:

@@ -2,7 +2,16 @@
 
 import pytest
 
-from controller.kai.fractions import cdi_key, key, named_container, portion_limit_key
+from controller.kai.fractions import (
+    cdi_key,
+    container_in,
+    is_granted,
+    is_settled,
+    key,
+    named_container,
+    portion_limit_key,
+    portion_limits,
+)
 from controller.kai.outcome import Failed
 from controller.runtime.client import Object
 
@@ -76,3 +85,50 @@ def test_the_keys() -> None:
     assert key("main", "gpus.devices") == "nvidia.com/container.main.gpus.devices"
     assert portion_limit_key("main") == "kai.scheduler/container.main.gpu-memory.portion.limit"
     assert cdi_key("main") == "nvidia.cdi.k8s.io/container.main"
+
+
+def test_what_is_asked_for_and_what_was_given() -> None:
+    """N-77: nobody but a binder knows the latter."""
+    asked = {
+        key("main", ending) for ending in ENDINGS if ending not in ("gpus.devices", "gpu-compute.portion")
+    }
+    given = {
+        key("main", "gpus.devices"),
+        key("main", "gpu-compute.portion"),
+        "nvidia.com/container.gpus.devices",
+    }
+    by_cdi = {cdi_key("main"), "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io"}
+    other = {
+        "nvidia.com/container.main.status",
+        "nvidia.com/gpus.devices",
+        "nvidia.cdi.k8s.io.example.com/x",
+        "x",
+    }
+    names = asked | given | by_cdi | other | {portion_limit_key("main")}
+    assert {name for name in names if is_settled(name)} == asked | {portion_limit_key("main")}
+    assert {name for name in names if is_granted(name, cdi=False)} == given
+    assert {name for name in names if is_granted(name, cdi=True)} == given | by_cdi
+
+
+@pytest.mark.parametrize(
+    ("name", "container"),
+    [
+        (key("main", "gpus.devices"), "main"),
+        (cdi_key("main"), "main"),
+        ("nvidia.com/container.gpus.devices", None),
+        ("nvidia.com/container.main.other", None),
+        ("nvidia.cdi.k8s.io/pod", None),
+        ("gpu-memory", None),
+    ],
+)
+def test_the_container_in_a_name(name: str, container: str | None) -> None:
+    assert container_in(name) == container
+
+
+def test_portion_limits() -> None:
+    names = [
+        portion_limit_key("main"),
+        "kai.scheduler/container..gpu-memory.portion.limit",
+        "kai.scheduler/container.x",
+    ]
+    assert list(portion_limits(names)) == [(names[0], "main")]
