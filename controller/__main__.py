@@ -1,7 +1,7 @@
 """The command: which verb is meant, and signals until that verb listens to them.
 
-Exit codes of all verbs: 0 stopped as asked; 1 cannot go on, or `--print-config` found something wrong;
-2 wrong settings, or no verb.
+Exit codes of the verbs that run: 0 stopped as asked; 1 cannot go on, or `--print-config` found something
+wrong; 2 wrong settings, or no verb. The verbs that tell have their own (`controller.explain.command`).
 
 Invariant: nearly nothing is imported at the top. A signal is heard from the first moment on, and each use of
 the command pays only for the imports that it needs: the agent has to stay small.
@@ -13,16 +13,22 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-VERBS = ("run", "admission", "agent")
+RUN = ("run", "admission", "agent")
+TELL = ("explain", "gpus")
+VERBS = (*RUN, *TELL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a verb with the process's arguments and environment; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = words.pop(0) if words and not words[0].startswith("-") else "run"
+    if verb in TELL:
+        from controller.explain.command import main as tell
+
+        return tell([verb, *words], os.environ)
     if argv is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end_at_once)
-    words = list(sys.argv[1:] if argv is None else argv)
-    verb = words.pop(0) if words and not words[0].startswith("-") else "run"
     if verb == "agent":
         from controller.agent.command import main as agent
 

@@ -6,6 +6,7 @@ Called by ``command`` and ``hack/readme``. Pure; all is read off the classes of 
 import json
 import re
 import textwrap
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
@@ -14,8 +15,14 @@ from controller.setting_base import COMMANDS, CommonSettings, group_of
 from controller.settings import VERBS, Settings
 from controller.sources import flag_of, typed, variable_of
 
-AGENT = "agent"
-AGENT_PURPOSE = "says, in a reservation pod, which GPU the pod was given"
+_OTHER_VERBS = MappingProxyType(
+    {
+        "agent": "says, in a reservation pod, which GPU the pod was given",
+        "explain": "tells why a pod is not bound, and what to do",
+        "gpus": "shows which pods share which GPUs",
+    }
+)
+"""Those without such settings."""
 _YAML_PLAIN = re.compile(r"[A-Za-z0-9/:][\w./:@-]*")
 
 
@@ -74,7 +81,7 @@ def help_text(verb: type[CommonSettings] = Settings) -> str:
 
 def _verbs() -> list[str]:
     """The verbs with what they do, a line each."""
-    purposes = {verb.verb: verb.purpose for verb in VERBS} | {AGENT: AGENT_PURPOSE}
+    purposes = {verb.verb: verb.purpose for verb in VERBS} | _OTHER_VERBS
     width = max(map(len, purposes))
     lines = [f"  kai-binder {name:<{width}}  {purpose}" for name, purpose in purposes.items()]
     return ["Verbs, of which run need not be said:", *lines]

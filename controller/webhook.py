@@ -59,6 +59,9 @@ def rules_of(settings: AdmissionSettings, plugins: Sequence[PlannedPlugin]) -> R
         binder_account=settings.binder_service_account_username,
         block_visible_devices=settings.block_nvidia_visible_devices,
         runtime_class_name=settings.gpu_fraction_runtime_class_name,
+        failures_ignored=frozenset(
+            planned.cls.name for planned in plugins if planned.failure_policy == "Ignore"
+        ),
     )
 
 

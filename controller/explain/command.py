@@ -1,7 +1,7 @@
 """The verbs `explain` and `gpus` as commands: arguments, exit code, and what goes wrong as a sentence.
 
-Called by `kai-binder`, by `kubectl-binder` (a plugin of kubectl: `kubectl binder explain …`) and by
-`python -m controller.explain`. Invariant: a verb's imports are paid only when it runs.
+Called by `kai-binder`, and by `kubectl-binder` (a plugin of kubectl: `kubectl binder explain …`).
+Invariant: a verb's imports are paid only when it runs.
 """
 
 import os

@@ -33,7 +33,7 @@ def gpus(bench: Bench, *, pods: int = 5_000, nodes: int = 500, runs: int = 5) ->
     bench.create(RESERVATIONS, (body for path, body in made if path == RESERVATIONS))
     bench.create(PODS, (body for path, body in made if path == PODS))
     times, used, peak_mib, lines = [], [], 0.0, 0
-    command = [sys.executable, "-P", "-m", "controller.explain", "gpus"]
+    command = [sys.executable, "-P", "-m", "controller", "gpus"]
     for _ in range(runs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         started_s = time.monotonic()

@@ -145,6 +145,11 @@ def test_the_rules_follow_the_settings() -> None:
     assert (rules.scheduler_name, rules.runtime_class_name) == ("other", "nvidia")
     assert (rules.nri, rules.limits_memory, rules.limit_variable) == (True, True, "GPU_MEMORY_LIMIT")
     assert rules.block_visible_devices
+    assert rules.demands_limit
+
+    ignored = {"BINDER_PLUGINS__GPUMEMORYLIMIT__FAILUREPOLICY": "Ignore"}
+    settings = webhook([], **LIMITED, **ignored)
+    assert not rules_of(settings, plan(settings)).demands_limit
 
 
 def test_a_limit_without_sharing_is_a_problem(

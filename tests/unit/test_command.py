@@ -197,8 +197,16 @@ def test_a_verb_that_there_is_not_is_told_with_those_there_are(
     word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([word, "--print-config"]) == 2
-    told = f"kai-binder: {word!r} is no verb; there are run, admission, agent\n"
+    told = f"kai-binder: {word!r} is no verb; there are run, admission, agent, explain, gpus\n"
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("verb", ["explain", "gpus"])
+def test_the_verbs_that_tell_are_verbs_of_the_command(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert f"kai-binder {verb} " in capsys.readouterr().out
+    assert main([verb, "--output=xml"]) == 2
+    assert "'xml'" in capsys.readouterr().err
 
 
 def test_run_need_not_be_said(capsys: pytest.CaptureFixture[str]) -> None:

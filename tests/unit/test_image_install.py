@@ -118,7 +118,7 @@ def test_no_dependency_is_missing(installed: Path, tmp_path: Path) -> None:
 def test_the_agent_is_there_with_what_it_needs(installed: Path, tmp_path: Path) -> None:
     """One image for all."""
     python(installed, tmp_path, "-c", "import pynvml")
-    told = python(installed, tmp_path, "-m", "controller.agent", "--help")
+    told = python(installed, tmp_path, "-m", "controller", "agent", "--help")
     assert told.startswith("kai-binder agent: ")
 
 

@@ -318,7 +318,7 @@ class TestRights:
 @contextmanager
 def watching(kubeconfig: Path, *args: str, **options: Any) -> Iterator["subprocess.Popen[bytes]"]:  # noqa: ANN401
     """Runs it with --watch for the block."""
-    command = [sys.executable, "-m", "controller.explain", "gpus", "--watch", *args]
+    command = [sys.executable, "-m", "controller", "gpus", "--watch", *args]
     process = subprocess.Popen(
         [*command, f"--kubeconfig={kubeconfig}"], cwd=ROOT, env=environment({"TERM": "xterm"}), **options
     )

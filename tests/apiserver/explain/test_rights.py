@@ -224,7 +224,7 @@ def test_a_server_that_answers_some_requests_only(
 def test_as_a_command(team: Team) -> None:
     failed_share(team)
     done = subprocess.run(
-        [sys.executable, "-m", "controller.explain", "explain", f"{team.cluster.namespace}/train"],
+        [sys.executable, "-m", "controller", "explain", f"{team.cluster.namespace}/train"],
         cwd=ROOT,
         env={**environment(), "KUBECONFIG": str(team.kubeconfig)},
         capture_output=True,

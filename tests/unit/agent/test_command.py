@@ -23,7 +23,7 @@ NOWHERE = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """The agent as it is shipped, to its end."""
-    command = [sys.executable, "-m", "controller.agent", *arguments]
+    command = [sys.executable, "-m", "controller", "agent", *arguments]
     environment = {**clean_environment(), **environ}
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False

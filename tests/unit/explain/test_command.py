@@ -87,7 +87,7 @@ def test_help(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_costs_next_to_nothing() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command_line = [sys.executable, "-m", "controller.explain", "explain", "--help"]
+    command_line = [sys.executable, "-m", "controller", "explain", "--help"]
     subprocess.run(command_line, cwd=ROOT, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
