@@ -17,7 +17,8 @@ from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_
 from controller.binder.telling import Teller
 from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.kai.sharing import groups_of_pod, groups_of_request
-from controller.plugins import registry
+from controller.planning import plan
+from controller.plugins import registry, shape
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.nvfractions import NvFractions
 from controller.plugins.registry import PlannedPlugin
@@ -50,25 +51,23 @@ from controller.runtime.workqueue import Backoff, WorkQueue
 from controller.setting_types import image_problem
 from controller.settings import Settings, SettingsError
 
+NAME = "The binder"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def plan(settings: Settings, ignored: list[str] | None = None) -> tuple[PlannedPlugin, ...]:
-    """The plugins that the settings enable, in their order.
+def prepare(settings: Settings, ignored: list[str]) -> tuple[PlannedPlugin, ...]:
+    """The plugins in their order, once all that a start needs of the settings is there.
 
     Args:
         settings: The settings.
         ignored: What of the plugins setting was left out is added here, in words.
 
     Raises:
-        SettingsError: The plugins setting cannot be followed.
+        SettingsError: The settings cannot be followed.
     """
-    try:
-        return registry.resolve(
-            registry.installed(), settings.plugins, lenient=settings.lenient_plugins, ignored=ignored
-        )
-    except registry.PluginConfigError as error:
-        raise SettingsError(error.problems) from error
+    if settings.leader_elect:
+        election_namespace(settings)
+    return plan(settings, ignored)
 
 
 def election_namespace(settings: Settings) -> str:
@@ -96,6 +95,12 @@ def sharing_problem(settings: Settings, plugins: Sequence[PlannedPlugin]) -> str
     )
 
 
+def problems(settings: Settings, plugins: Sequence[PlannedPlugin]) -> list[str]:
+    """What stands in the way of these settings, beside needs of plugins."""
+    sharing = sharing_problem(settings, plugins)
+    return [] if sharing is None else [sharing]
+
+
 async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyio.Event) -> None:
     """Runs the binder until `stop` is set.
 
@@ -114,6 +119,7 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
     if sharing is not None:
         logger.bind(problem=sharing).error("GPUs cannot be shared")
     metrics = Metrics()
+    shape.show(metrics.registry, plugins)  # for the webhook, which has to prepare pods for the same ones
     manager: Manager | None = None  # the endpoints answer before there is one
 
     def ready() -> str | None:

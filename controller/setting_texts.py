@@ -1,6 +1,6 @@
 """The settings as people read them: the text of ``--help``, the table in the README, ``--print-config``.
 
-Called by ``__main__`` and ``hack/readme``. Pure; all is read off the class `Settings`.
+Called by ``command`` and ``hack/readme``. Pure; all is read off the classes of settings.
 """
 
 import json
@@ -10,9 +10,12 @@ from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from controller.settings import COMMANDS, Settings, group_of
+from controller.setting_base import COMMANDS, CommonSettings, group_of
+from controller.settings import VERBS, Settings
 from controller.sources import flag_of, typed, variable_of
 
+AGENT = "agent"
+AGENT_PURPOSE = "says, in a reservation pod, which GPU the pod was given"
 _YAML_PLAIN = re.compile(r"[A-Za-z0-9/:][\w./:@-]*")
 
 
@@ -34,9 +37,9 @@ class SettingRow(NamedTuple):
     group: str
 
 
-def rows() -> list[SettingRow]:
-    """Lists all settings in the order of their groups."""
-    return [_row(name, info) for name, info in Settings.model_fields.items()]
+def rows(verb: type[CommonSettings] = Settings) -> list[SettingRow]:
+    """Lists all settings of a verb in the order of their groups."""
+    return [_row(name, info) for name, info in verb.listed().items()]
 
 
 def _row(name: str, info: FieldInfo) -> SettingRow:
@@ -46,16 +49,18 @@ def _row(name: str, info: FieldInfo) -> SettingRow:
     return SettingRow(flag_of(name), env, typed(default), info.description or "", group)
 
 
-def help_text() -> str:
+def help_text(verb: type[CommonSettings] = Settings) -> str:
     """Renders the text of ``--help``: each flag with its variable, its default and what it does."""
     lines = [
-        "kai-binder: binds pods to the nodes and GPUs that the scheduler chose.",
+        f"kai-binder {verb.verb}: {verb.purpose}.",
+        "",
+        *_verbs(),
         "",
         "Flags win over environment variables, these over defaults. --flag value, --flag=value, -flag value;",
         "a switch is set by --flag alone or --flag=true|false.",
     ]
     group = ""
-    for row in rows():
+    for row in rows(verb):
         if row.group != group:
             group = row.group
             lines += ["", f"{group}:"]
@@ -67,10 +72,18 @@ def help_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe(settings: Settings) -> str:
+def _verbs() -> list[str]:
+    """The verbs with what they do, a line each."""
+    purposes = {verb.verb: verb.purpose for verb in VERBS} | {AGENT: AGENT_PURPOSE}
+    width = max(map(len, purposes))
+    lines = [f"  kai-binder {name:<{width}}  {purpose}" for name, purpose in purposes.items()]
+    return ["Verbs, of which run need not be said:", *lines]
+
+
+def describe(settings: CommonSettings) -> str:
     """Renders the settings in effect as YAML, each value as a person would type it."""
     lines = []
-    for name in (name for name, info in Settings.model_fields.items() if _row(name, info).env):
+    for name in (name for name, info in settings.listed().items() if _row(name, info).env):
         value = getattr(settings, name)
         text = typed(value)
         if not text or (isinstance(value, str) and not _YAML_PLAIN.fullmatch(text)):

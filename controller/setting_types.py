@@ -96,6 +96,12 @@ def _check_address(value: str) -> str:
     return value
 
 
+def _check_serving_address(value: str) -> str:
+    if parse_address(value) is None:
+        raise ValueError("must be an address such as :9443, 127.0.0.1:9443 or [::1]:9443")
+    return value
+
+
 def _check_rate(value: float) -> float:
     if value <= 0 and value != -1:
         raise ValueError
@@ -135,6 +141,18 @@ LabelValue = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=63),
     _only("a label value: at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last"),
+]
+ServingAddress = Annotated[str, BeforeValidator(_check_serving_address)]
+MaybeURL = Annotated[
+    str,
+    Field(pattern=r"^(https?://[^\s/?#]+[^\s?#]*)?$"),
+    _only("empty or a URL such as http://binder.kai-scheduler.svc:8080/metrics"),
+]
+FilePath = Annotated[str, Field(pattern=r"^/.*[^/]$"), _only("the whole path of a file, from / on")]
+MaybeUser = Annotated[
+    str,
+    Field(pattern=r"^\S*$"),
+    _only("empty or a user name such as system:serviceaccount:kai-scheduler:binder, without spaces"),
 ]
 BindAddress = Annotated[str, BeforeValidator(_check_address)]
 JSONObject = Annotated[dict[str, Any] | None, BeforeValidator(parse_json_object)]

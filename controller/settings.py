@@ -1,42 +1,39 @@
 """What a person can set: every flag, its environment variable, its default and what it accepts.
 
-Called by ``__main__`` and ``app`` only. The one table of settings is the class `Settings`; what people see of
-it (``setting_texts``) is read off it. Flags win over environment variables, these over defaults.
+Called by ``__main__``, ``command`` and the composition roots. Each verb has one table of settings, a class
+here; what all have in common is in ``setting_base``. What people see of them (``setting_texts``) is read off
+the classes. Flags win over environment variables, these over defaults.
 
 Invariant: nothing is read from the process itself (no ``os.environ``, no ``sys.argv``, no ``.env`` file);
-`load` is given both, and reports all problems in one go, each under the name that the person typed.
+`load` is given both, and reports all problems in one go, each under the name that the person typed. A
+variable that any verb knows is accepted by each, since their containers may share one ConfigMap.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import ClassVar, TypeVar
 
-from pydantic import Field, JsonValue, ValidationError, ValidationInfo, field_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import ValidationError, ValidationInfo, field_validator
 
-from controller.plugins.config import PluginConfig
+from controller.setting_base import COMMANDS, CommonSettings, group_of, setting
 from controller.setting_types import (
     PLACEHOLDER_IMAGE,
-    BindAddress,
     Count,
     FeatureGates,
+    FilePath,
     Image,
     JSONObject,
     LabelValue,
-    Level,
-    LogFormat,
     MaybeName,
+    MaybeURL,
+    MaybeUser,
     Name,
     Namespace,
     OwnNamespace,
     Rate,
     Resources,
     Seconds,
+    ServingAddress,
     Switch,
-    ZapEncoder,
-    ZapLevel,
-    ZapStacktraceLevel,
-    ZapTimeEncoding,
     parse_address,
 )
 from controller.sources import STRICT_PLUGINS, Found, flag_of, read_environment, read_flags, typed
@@ -54,168 +51,80 @@ class SettingsError(Exception):
         super().__init__("\n".join(self.problems))
 
 
-def _level_from_zap(valid: dict[str, Any]) -> str:
-    level = str(valid.get("zap_log_level", ""))
-    if level.isdecimal():
-        return "info" if int(level) == 0 else "debug" if int(level) == 1 else "trace"
-    return {"debug": "debug", "error": "error", "panic": "error"}.get(level, "info")
+class Settings(CommonSettings):
+    """All settings of the binder, checked; every duration in seconds."""
 
+    verb: ClassVar[str] = "run"
+    purpose: ClassVar[str] = "binds pods to the nodes and GPUs that the scheduler chose"
+    strict_flags: ClassVar[str] = "--log-"  # ours, which no operator passes: an unknown one is a typing error
 
-def _format_from_zap(valid: dict[str, Any]) -> str:
-    encoder = valid.get("zap_encoder") or ("console" if valid.get("zap_devel", True) else "json")
-    return "json" if encoder == "json" else "text"
-
-
-COMMANDS = "Commands"
-"""The group of what is a flag only, as it asks for something else than to run."""
-
-
-def group_of(info: FieldInfo) -> str:
-    """The heading under which a setting is listed."""
-    extra = info.json_schema_extra
-    return str(extra["group"]) if isinstance(extra, dict) else ""
-
-
-def _setting(default: Any, group: str, description: str) -> Any:  # noqa: ANN401
-    """Declares a setting; a callable default is computed from the settings above it."""
-    extra: dict[str, JsonValue] = {"group": group}
-    if callable(default):
-        return Field(default_factory=default, description=description, json_schema_extra=extra)
-    return Field(default=default, description=description, json_schema_extra=extra)
-
-
-class Settings(BaseSettings):
-    """All settings, checked; every duration in seconds.
-
-    The flag of a field is its name with dashes, the variable its name in upper case after BINDER_.
-    """
-
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-    scheduler_name: Name = _setting(
-        "kai-scheduler", "Scheduling", "Only pods with this spec.schedulerName are watched."
-    )
-    plugins: dict[str, PluginConfig] = _setting(
-        {},
-        "Scheduling",
-        'JSON: plugin name -> {"enabled", "priority", "arguments", "failurePolicy"}, laid over the defaults. '
-        "In the environment also one by one: BINDER_PLUGINS__<NAME>__ENABLED, …__PRIORITY, …__FAILUREPOLICY, "
-        "…__ARGUMENTS (a JSON object).",
-    )
-    runtime_class_name: MaybeName = _setting(
+    runtime_class_name: MaybeName = setting(
         "", "Scheduling", "RuntimeClass of the reservation pods; empty for none."
     )
-    fake_gpu_nodes: Switch = _setting(False, "Scheduling", "The cluster has nodes with fake GPUs.")
-    scale_adjust_namespace: Namespace = _setting(
+    fake_gpu_nodes: Switch = setting(False, "Scheduling", "The cluster has nodes with fake GPUs.")
+    scale_adjust_namespace: Namespace = setting(
         "kai-scale-adjust",
         "Scheduling",
         "Namespace of the scaling pods, which make a cluster autoscaler add nodes.",
     )
-    feature_gates: FeatureGates = _setting(
+    feature_gates: FeatureGates = setting(
         "", "Scheduling", "Accepted for compatibility, without effect: what the API server offers is used."
     )
 
-    resource_reservation_namespace: Namespace = _setting(
+    resource_reservation_namespace: Namespace = setting(
         "kai-resource-reservation", "Reservation of GPUs", "Namespace of the reservation pods."
     )
-    resource_reservation_service_account: Name = _setting(
+    resource_reservation_service_account: Name = setting(
         "kai-resource-reservation", "Reservation of GPUs", "Service account of the reservation pods."
     )
-    resource_reservation_app_label: LabelValue = _setting(
+    resource_reservation_app_label: LabelValue = setting(
         "kai-resource-reservation", "Reservation of GPUs", "Value of the label `app` of the reservation pods."
     )
-    resource_reservation_pod_image: Image = _setting(
+    resource_reservation_pod_image: Image = setting(
         PLACEHOLDER_IMAGE,
         "Reservation of GPUs",
         "Image of the reservation pods. The default is a placeholder: GPUs can be shared once it is set.",
     )
-    resource_reservation_allocation_timeout: Seconds = _setting(
+    resource_reservation_allocation_timeout: Seconds = setting(
         40, "Reservation of GPUs", "How long to wait for a reservation pod to report its GPU, in seconds."
     )
-    resource_reservation_pod_resources: Resources = _setting(
+    resource_reservation_pod_resources: Resources = setting(
         None,
         "Reservation of GPUs",
         'JSON: resources of the reservation pods, as {"requests": {}, "limits": {}}.',
     )
-    resource_reservation_pod_security_context: JSONObject = _setting(
+    resource_reservation_pod_security_context: JSONObject = setting(
         None, "Reservation of GPUs", "JSON: securityContext of the reservation pods."
     )
-    resource_reservation_container_security_context: JSONObject = _setting(
+    resource_reservation_container_security_context: JSONObject = setting(
         None, "Reservation of GPUs", "JSON: securityContext of the containers of the reservation pods."
     )
-    resource_reservation_priority_class_name: MaybeName = _setting(
+    resource_reservation_priority_class_name: MaybeName = setting(
         "", "Reservation of GPUs", "PriorityClass of the reservation pods; empty for none."
     )
 
-    fips_only: Switch = _setting(
+    fips_only: Switch = setting(
         False, "Reservation of GPUs", "Reservation pods use only cryptography that FIPS 140-3 allows."
     )
 
-    kubeconfig: str = _setting(
-        "", "API server", "Path of a kubeconfig; empty: $KUBECONFIG, else in-cluster, else ~/.kube/config."
-    )
-    qps: Rate = _setting(
+    qps: Rate = setting(
         50, "API server", "Requests per second to the API server, on average; -1 for no limit."
     )
-    burst: Count = _setting(
+    burst: Count = setting(
         300, "API server", "Requests to the API server that may exceed the rate for a moment."
     )
 
-    max_concurrent_reconciles: Count = _setting(
+    max_concurrent_reconciles: Count = setting(
         10, "Work", "How many requests are worked on at the same time."
     )
-    rate_limiter_base_delay: Seconds = _setting(
+    rate_limiter_base_delay: Seconds = setting(
         1, "Work", "Delay before the first retry, in seconds; it then doubles."
     )
-    rate_limiter_max_delay: Seconds = _setting(60, "Work", "Longest delay between retries, in seconds.")
-    leader_elect: Switch = _setting(False, "Work", "Elect a leader, so that of several replicas one works.")
-    leader_election_namespace: OwnNamespace = _setting(
+    rate_limiter_max_delay: Seconds = setting(60, "Work", "Longest delay between retries, in seconds.")
+    leader_elect: Switch = setting(False, "Work", "Elect a leader, so that of several replicas one works.")
+    leader_election_namespace: OwnNamespace = setting(
         "", "Work", "Namespace of the Lease of the election; empty for the pod's own."
     )
-
-    metrics_bind_address: BindAddress = _setting(":8080", "Endpoints", "Address of /metrics; 0 turns it off.")
-    health_probe_bind_address: BindAddress = _setting(
-        ":8081", "Endpoints", "Address of /healthz and /readyz; 0 turns them off."
-    )
-
-    zap_devel: Switch = _setting(
-        True, "Logs", "false: JSON lines; true: text. Unlike zap's own, it leaves the level at info."
-    )
-    zap_encoder: ZapEncoder = _setting("", "Logs", "json or console; wins over --zap-devel.")
-    zap_log_level: ZapLevel = _setting(
-        "", "Logs", "debug, info, error, panic or a whole number (1 = debug, 2 and more = trace)."
-    )
-    zap_stacktrace_level: ZapStacktraceLevel = _setting(
-        "", "Logs", "Accepted for compatibility, without effect: every exception comes with its trace."
-    )
-    zap_time_encoding: ZapTimeEncoding = _setting(
-        "", "Logs", "Accepted for compatibility, without effect: times are ISO 8601."
-    )
-    log_level: Level = _setting(
-        _level_from_zap, "Logs", "trace, debug, info, warning or error; wins over --zap-log-level."
-    )
-    log_format: LogFormat = _setting(
-        _format_from_zap, "Logs", "text or json; wins over --zap-encoder and --zap-devel."
-    )
-
-    print_config: Switch = _setting(
-        False, COMMANDS, "Print the settings in effect and the plugins in their order."
-    )
-    version: Switch = _setting(False, COMMANDS, "Print the version.")
-    help: Switch = _setting(False, COMMANDS, "Print this text.")
-
-    _ignored: tuple[str, ...] = ()
-    _lenient_plugins: frozenset[str] = frozenset()
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """What of the command line is not known, as a newer operator's may be, and was left out; in words."""
-        return self._ignored
-
-    @property
-    def lenient_plugins(self) -> frozenset[str]:
-        """Names in ``--plugins`` of which what is not known is to be left out, too."""
-        return self._lenient_plugins
 
     @field_validator("rate_limiter_max_delay")
     @classmethod
@@ -225,34 +134,96 @@ class Settings(BaseSettings):
             raise ValueError(f"must not be below --rate-limiter-base-delay, which is {typed(base)}")
         return value
 
-    @field_validator("health_probe_bind_address")
+
+class AdmissionSettings(CommonSettings):
+    """All settings of the admission webhook, checked."""
+
+    verb: ClassVar[str] = "admission"
+    purpose: ClassVar[str] = (
+        "prepares pods that ask for a share of a GPU, and refuses what can never be bound"
+    )
+    strict_flags: ClassVar[str] = "--"  # no operator starts it
+
+    webhook_bind_address: ServingAddress = setting(
+        ":9443", "Admission", "Address on which the API server calls the webhook, by TLS."
+    )
+    binder_service_account_username: MaybeUser = setting(
+        "system:serviceaccount:kai-scheduler:binder",
+        "Admission",
+        "The user who may write what only the binder may write on a pod; empty for nobody.",
+    )
+    block_nvidia_visible_devices: Switch = setting(
+        False, "Admission", "Keep containers that ask for no GPU from setting NVIDIA_VISIBLE_DEVICES."
+    )
+    gpu_fraction_runtime_class_name: MaybeName = setting(
+        "", "Admission", "RuntimeClass of pods that ask for a share and name none; empty to leave it alone."
+    )
+    binder_metrics_url: MaybeURL = setting(
+        "http://binder.kai-scheduler.svc:8080/metrics",
+        "Admission",
+        "Where the binder says which plugins it runs, so that the webhook can say when its own differ; "
+        "empty to compare nothing.",
+    )
+
+    tls_cert_file: FilePath = setting(
+        "/etc/kai-binder/tls/tls.crt",
+        "Certificate",
+        "Path of the server's certificate with its chain, PEM; followed when it changes.",
+    )
+    tls_private_key_file: FilePath = setting(
+        "/etc/kai-binder/tls/tls.key", "Certificate", "Path of the certificate's key, PEM."
+    )
+    self_signed_certificate: Switch = setting(
+        False,
+        "Certificate",
+        "For trials: make a certificate, keep it in a Secret and write it into the webhook configurations, "
+        "instead of reading files.",
+    )
+    webhook_namespace: Namespace = setting(
+        "kai-scheduler", "Certificate", "Namespace of the webhook's Service and of that Secret."
+    )
+    webhook_service_name: Name = setting(
+        "kai-binder-admission", "Certificate", "Name of that Service; the certificate is made for it."
+    )
+    webhook_secret_name: Name = setting(
+        "kai-binder-admission-certificate", "Certificate", "Name of that Secret."
+    )
+    webhook_configuration_name: Name = setting(
+        "kai-binder-admission",
+        "Certificate",
+        "Name of both webhook configurations, the mutating and the validating one.",
+    )
+
+    @field_validator("webhook_bind_address")
     @classmethod
-    def _not_the_metrics(cls, value: str, info: ValidationInfo) -> str:
-        health, metrics = parse_address(value), parse_address(info.data.get("metrics_bind_address", "0"))
-        if health and metrics and health.overlaps(metrics):
-            raise ValueError(f"must differ from --metrics-bind-address, which is {metrics}, or be 0")
+    def _an_address_of_its_own(cls, value: str, info: ValidationInfo) -> str:
+        own = parse_address(value)
+        for name in ("metrics_bind_address", "health_probe_bind_address"):
+            other = parse_address(info.data.get(name, "0"))
+            if own and other and own.overlaps(other):
+                raise ValueError(f"must differ from {flag_of(name)}, which is {other}")
         return value
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Leaves only what is passed in: `load` reads the sources, so that it can name the one at fault."""
-        return (init_settings,)
+
+VERBS: tuple[type[CommonSettings], ...] = (Settings, AdmissionSettings)
+"""The verbs that have settings; the agent in a reservation pod has none."""
+
+AnySettings = TypeVar("AnySettings", bound=CommonSettings)
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """Reads and checks all settings.
+    """Reads and checks all settings of the binder; see `load_as`."""
+    return load_as(Settings, argv, environ)
+
+
+def load_as(verb: type[AnySettings], argv: Sequence[str], environ: Mapping[str, str]) -> AnySettings:
+    """Reads and checks all settings of a verb.
 
     ``--help`` and ``--version`` win over all else, so that they answer however wrong the rest is.
 
     Args:
-        argv: The command line without the name of the program.
+        verb: The verb's class of settings.
+        argv: The command line without the name of the program and the verb.
         environ: The environment; of it only what begins with BINDER_ is looked at.
 
     Raises:
@@ -260,31 +231,35 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     """
     problems: list[str] = []
     ignored: list[str] = []
-    fields = Settings.model_fields
+    fields = verb.model_fields
     switches = {name: info.annotation is bool for name, info in fields.items()}
-    flags = read_flags(argv, switches, problems, ignored)
+    flags = read_flags(argv, switches, problems, ignored, strict=verb.strict_flags)
     if "true" in (flags.get("help"), flags.get("version")):
         # Not checked: the defaults are right, and checking them takes what else a start needs.
-        return Settings.model_construct(
-            help=flags.get("help") == "true", version=flags.get("version") == "true"
-        )
-    variables = read_environment(
-        environ, (name for name, info in fields.items() if group_of(info) != COMMANDS), problems
-    )
+        return verb.model_construct(help=flags.get("help") == "true", version=flags.get("version") == "true")
+    variables = read_environment(environ, _variables_of(verb), _variables_of(*VERBS), problems)
     found = Found(problems, ignored)
     lenient = _collect(found, flags, variables)
     try:
-        settings = Settings(**found.values)
+        settings = verb(**found.values)
     except ValidationError as error:
+        told = sorted(error.errors(), key=lambda fault: verb.position(str(fault["loc"][0])))
         problems += [
             found.explain(e["loc"], e["type"], e["msg"], e["input"])
-            for e in error.errors()
+            for e in told
             if e["type"] != "default_factory_not_called"  # follows from the others
         ]
     if problems:
         raise SettingsError(problems)
     settings._ignored, settings._lenient_plugins = tuple(ignored), lenient
     return settings
+
+
+def _variables_of(*verbs: type[CommonSettings]) -> frozenset[str]:
+    """The fields of these verbs that can be set in the environment."""
+    return frozenset(
+        name for verb in verbs for name, info in verb.model_fields.items() if group_of(info) != COMMANDS
+    )
 
 
 def _collect(

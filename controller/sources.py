@@ -66,8 +66,6 @@ def variable_of(field: str) -> str:
     return PREFIX + field.upper()
 
 
-_STRICT_FLAGS = "--log-"
-"""Begins our own flags, which no operator passes: an unknown one is a typing error."""
 _VALUE = re.compile(r"[^-]|-\d")
 """Begins what cannot be a flag."""
 
@@ -79,7 +77,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def read_flags(
-    argv: Sequence[str], fields: Mapping[str, bool], problems: list[str], ignored: list[str]
+    argv: Sequence[str],
+    fields: Mapping[str, bool],
+    problems: list[str],
+    ignored: list[str],
+    *,
+    strict: str,
 ) -> dict[str, str]:
     """Splits the command line into field -> text; the last of several wins.
 
@@ -90,6 +93,7 @@ def read_flags(
         fields: All fields; whether each is a switch, which needs no value.
         problems: Problems are added here.
         ignored: What is not known and may come from a newer operator is added here.
+        strict: Begins flags that no operator passes: one that is not known is a problem.
     """
     by_flag = {flag_of(field): field for field in fields} | {"--h": "help"}
     given: dict[str, str] = {}
@@ -103,7 +107,7 @@ def read_flags(
             problems.append(f"{word!r} is no flag; a switch is turned off by --flag=false")
         elif field is None:
             unknown = f"{head} is no known flag{did_you_mean(flag, by_flag)}"
-            (problems if flag.startswith(_STRICT_FLAGS) else ignored).append(unknown)
+            (problems if flag.startswith(strict) else ignored).append(unknown)
             if not equals and words and _VALUE.match(words[-1]):
                 words.pop()
         elif equals:
@@ -118,7 +122,7 @@ def read_flags(
 
 
 def read_environment(
-    environ: Mapping[str, str], fields: Iterable[str], problems: list[str]
+    environ: Mapping[str, str], fields: Iterable[str], all_fields: Iterable[str], problems: list[str]
 ) -> dict[tuple[str, ...], tuple[str, str]]:
     """Picks our variables: path in lower case -> (variable, text).
 
@@ -127,15 +131,18 @@ def read_environment(
     Args:
         environ: All variables.
         fields: The fields that can be set in the environment.
+        all_fields: Those and the ones of other verbs, which may stand there and say nothing to this one.
         problems: Problems are added here.
     """
-    known = {variable_of(field): field for field in fields}
+    known = {variable_of(field): field for field in all_fields}
+    wanted = {*fields}
     given = {}
     for variable, text in sorted(environ.items()):
         first, *nested = variable.upper().split("__")
         of_plugin = first == variable_of("plugins") and nested
         if (of_plugin and len(nested) <= 2 and all(nested)) or (first in known and not nested):
-            given[(known[first], *(step.lower() for step in nested))] = (variable, text)
+            if known[first] in wanted:
+                given[(known[first], *(step.lower() for step in nested))] = (variable, text)
         elif of_plugin and nested[1:2] == ["ARGUMENTS"]:
             problems.append(
                 f"{variable}: set all arguments as one JSON object in {first}__{nested[0]}__ARGUMENTS"

@@ -65,15 +65,9 @@ class Binder:
         """Starts the process, and waits until it says that it is ready."""
         assert self._process is None
         self.health_port, self.metrics_port = free_ports(2)
-        own = [
-            f"--kubeconfig={self.kubeconfig}",
-            f"--metrics-bind-address=127.0.0.1:{self.metrics_port}",
-            f"--health-probe-bind-address=127.0.0.1:{self.health_port}",
-            "--qps=-1",
-        ]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "controller", *own, *self.flags],
+                [sys.executable, "-m", "controller", *self.arguments(), *self.flags],
                 cwd=ROOT,
                 env=environment(self.env),
                 stdin=subprocess.DEVNULL,
@@ -83,6 +77,15 @@ class Binder:
         if ready:
             self.wait_until_ready()
         return self
+
+    def arguments(self) -> list[str]:
+        """The verb, if it is said, and the flags that are set here."""
+        return [
+            f"--kubeconfig={self.kubeconfig}",
+            f"--metrics-bind-address=127.0.0.1:{self.metrics_port}",
+            f"--health-probe-bind-address=127.0.0.1:{self.health_port}",
+            "--qps=-1",
+        ]
 
     @property
     def pid(self) -> int:

@@ -1,11 +1,13 @@
 """The HTTP endpoints for metrics, liveness and readiness.
 
-The composition root runs `Telemetry` beside everything else, and before the API server has answered.
+The composition root runs `Telemetry` beside everything else, and before the API server has answered. Who
+serves something of its own does so by `listening`.
 Invariant: a check answers from memory, so that a probe is never slow because the API server is.
 """
 
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from aiohttp import web
 from anyio.abc import TaskStatus
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from controller.runtime.metrics import Metrics
+from controller.runtime.metrics import ProcessMetrics
 
 Checks = Mapping[str, Callable[[], str | None]]
 """Health checks by name; each returns None, or a text that says what is wrong."""
@@ -71,7 +73,7 @@ class Telemetry:
     """
 
     def __init__(
-        self, metrics: Metrics, metrics_address: str, health_address: str, live: Checks, ready: Checks
+        self, metrics: ProcessMetrics, metrics_address: str, health_address: str, live: Checks, ready: Checks
     ) -> None:
         """Prepares the endpoints.
 
@@ -152,17 +154,37 @@ def _check_handler(name: str, checks: Checks, *, status: int) -> _Handler:
 async def _listening(
     purpose: str, address: Address | None, handlers: Mapping[str, _Handler]
 ) -> AsyncIterator[int | None]:
-    """Listens while the context is open; yields the port in use, None if the address is off."""
+    """Answers GETs while the context is open; yields the port in use, None if the address is off."""
     if address is None:
         yield None
         return
     app = web.Application()
     app.add_routes([web.get(path, handler) for path, handler in handlers.items()])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    async with listening(purpose, address, app, end_s=1.0) as port:
+        yield port
+
+
+@asynccontextmanager
+async def listening(
+    purpose: str, address: Address, app: web.Application, *, end_s: float, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serves while the context is open; yields the port in use.
+
+    Args:
+        purpose: What for, to name it in an error.
+        address: Where to listen.
+        app: What is served.
+        end_s: Seconds that requests under way have in the end.
+        tls: For TLS.
+
+    Raises:
+        ListenError: The address is in use or not ours.
+    """
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=end_s)
     await runner.setup()
     try:
         try:
-            await _site(runner, address).start()
+            await _site(runner, address, tls).start()
         except OSError as error:
             raise ListenError(
                 f"cannot listen on {address} for {purpose}: {error.strerror or error}"
@@ -173,7 +195,7 @@ async def _listening(
             await runner.cleanup()
 
 
-def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:
+def _site(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None) -> web.BaseSite:
     """Where to listen: all interfaces are those of both IP families, as Go has it, on one socket."""
     if address.host in ("", "::") and socket.has_dualstack_ipv6():
         return web.SockSite(
@@ -181,5 +203,7 @@ def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:
             socket.create_server(
                 ("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
             ),
+            ssl_context=tls,
         )
-    return web.TCPSite(runner, address.host or "0.0.0.0", address.port)  # noqa: S104 -- asked for
+    host = address.host or "0.0.0.0"  # noqa: S104 -- asked for
+    return web.TCPSite(runner, host, address.port, ssl_context=tls)

@@ -1,7 +1,8 @@
 """The metrics of a process, by the names, labels and buckets of Go's controller-runtime.
 
-Called by the client (requests), queues and controllers (their work) and the leader election. Invariant:
-nothing here blocks or does I/O on the path of work; what takes computing is computed when read.
+Called by the client (requests), queues and controllers (their work) and the leader election; who measures
+something else has metrics of its own beside these, in the same registry. Invariant: nothing here blocks or
+does I/O on the path of work; what takes computing is computed when read.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,12 +20,49 @@ _QUEUE_BUCKETS_S = tuple(10.0**exponent for exponent in range(-8, 4))
 _RESULTS = ("success", "error", "requeue", "requeue_after")
 
 
-class Metrics:
-    """All metrics of a process, in a registry of their own."""
+class ProcessMetrics:
+    """What every process has: its own figures, its requests to the API server, a registry for more.
+
+    Attributes:
+        registry: Where more metrics may be put before the first `render`.
+    """
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "rest_client_requests_total",
+            "Requests to the API server",
+            ("code", "method", "host"),
+            registry=self.registry,
+        )
+        self._known_requests: dict[tuple[str, str, str], Counter] = {}
+
+    def request(self, method: str, code: str, host: str) -> None:
+        """Counts a request to the API server.
+
+        Args:
+            method: E.g. ``GET``.
+            code: HTTP status, or ``<error>`` if there was no answer.
+            host: The server, with its port.
+        """
+        key = (code, method, host)
+        counter = self._known_requests.get(key)
+        if counter is None:
+            counter = self._known_requests[key] = self._requests.labels(*key)
+        counter.inc()
+
+    def render(self) -> bytes:
+        """Renders everything in the Prometheus text format 0.0.4."""
+        return generate_latest(_WithoutCreated(self.registry))
+
+
+class Metrics(ProcessMetrics):
+    """All metrics of a process that reconciles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        registry = self.registry
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=registry)
@@ -59,11 +97,7 @@ class Metrics:
         )
         self._retries = counter("workqueue_retries_total", "Keys added again after a failure", *of)
 
-        self._requests = counter(
-            "rest_client_requests_total", "Requests to the API server", "code", "method", "host"
-        )
         self._leader = gauge("leader_election_master_status", "1 while this process leads", "name")
-        self._known_requests: dict[tuple[str, str, str], Counter] = {}
 
     def controller(self, name: str, max_concurrent: int) -> "ControllerMetrics":
         """Returns the metrics of one controller.
@@ -98,27 +132,9 @@ class Metrics:
             _retries=self._retries.labels(name, name),
         )
 
-    def request(self, method: str, code: str, host: str) -> None:
-        """Counts a request to the API server.
-
-        Args:
-            method: E.g. ``GET``.
-            code: HTTP status, or ``<error>`` if there was no answer.
-            host: The server, with its port.
-        """
-        key = (code, method, host)
-        counter = self._known_requests.get(key)
-        if counter is None:
-            counter = self._known_requests[key] = self._requests.labels(*key)
-        counter.inc()
-
     def leader(self, name: str, held: bool) -> None:
         """Says whether this process holds the Lease `name`."""
         self._leader.labels(name).set(held)
-
-    def render(self) -> bytes:
-        """Renders everything in the Prometheus text format 0.0.4."""
-        return generate_latest(_WithoutCreated(self._registry))
 
 
 class _WithoutCreated(Collector):

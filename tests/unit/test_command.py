@@ -14,6 +14,7 @@ import yaml
 
 from controller import app
 from controller.__main__ import main
+from controller.planning import plan
 from controller.settings import load
 
 ROOT = Path(__file__).parents[2]
@@ -173,5 +174,44 @@ def test_the_arguments_of_the_operator_are_accepted() -> None:
     security = settings.resource_reservation_container_security_context
     assert security is not None
     assert (security["runAsUser"], security["capabilities"]) == (10000, {"drop": ["all"]})
-    names = [planned.cls.name for planned in app.plan(settings)]
+    names = [planned.cls.name for planned in plan(settings)]
     assert names == ["volumebinding", "dynamicresources", "gpusharing"]
+
+
+@pytest.mark.parametrize("word", ["serve", "Run", "", "false"])
+def test_a_verb_that_there_is_not_is_told_with_those_there_are(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "--print-config"]) == 2
+    told = f"kai-binder: {word!r} is no verb; there are run, admission, agent\n"
+    assert capsys.readouterr().err == told
+
+
+def test_run_need_not_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for words in ([], ["run"]):
+        assert main([*words, "--print-config", "--scheduler-name=mine", AGENT]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert "scheduler-name: mine\n" in shown[0]
+
+
+@pytest.mark.parametrize("verb", ["run", "admission"])
+def test_each_verb_has_its_help_and_all_have_one_version(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"kai-binder {verb}: ")
+    assert main([verb, "--version"]) == 0
+    assert capsys.readouterr().out.startswith("kai-binder 0.")
+
+
+def test_until_the_verb_is_known_nothing_large_is_imported() -> None:
+    """The agent has to stay small."""
+    code = "import sys; import controller.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, check=True)
+    imported = set(done.stdout.decode().split())
+    assert "controller.__main__" in imported
+    assert imported.isdisjoint(
+        {"asyncio", "json", "pydantic", "ssl", "controller.command", "controller.settings"}
+    )

@@ -15,12 +15,14 @@ MOST_LINES = 350
 MOST_LINES_OF_A_FUNCTION = 45
 LAYERS = (
     ("__main__",),
-    ("app", "logs", "setting_texts"),
-    ("settings", "setting_types", "sources"),
+    ("command",),
+    ("app", "webhook", "logs", "setting_texts"),
+    ("planning",),
+    ("settings", "setting_base", "setting_types", "sources"),
     ("binder", "admission"),
     ("plugins", "reservation"),
     ("kai",),
-    ("runtime",),
+    ("runtime", "agent"),
 )
 """From the top down; a part imports from its own layer and from those below."""
 

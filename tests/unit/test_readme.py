@@ -13,9 +13,9 @@ import pytest
 import readmegen
 from controlplane import supported_kubernetes
 
-from controller import app
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
+from controller.planning import plan
 from controller.plugins.base import BindContext, Failed, Ready
 from controller.plugins.claims.api import VERSIONS
 from controller.plugins.registry import BUILT_IN, PlannedPlugin
@@ -80,7 +80,7 @@ def test_settings_that_are_shown_are_accepted() -> None:
         name, _, value = assignment.partition("=")
         settings = load([], {name: value})
         assert settings != load([], {})
-        app.plan(settings)
+        plan(settings)
 
 
 def test_the_table_of_plugins_is_that_of_the_code() -> None:
@@ -135,7 +135,7 @@ def driver_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pl
 
     (arguments,) = re.findall(r"`(BINDER_PLUGINS__DRIVERCHECK__ARGUMENTS=\S+)`", README)
     name, _, value = shlex.split(arguments)[0].partition("=")
-    planned = app.plan(load([], {name: value}))
+    planned = plan(load([], {name: value}))
     yield next(item for item in planned if item.cls.name == "drivercheck")
     sys.modules.pop("drivercheck", None)
 
@@ -174,6 +174,6 @@ def test_the_plugin_that_is_shown_works(driver_check: PlannedPlugin) -> None:
 
 
 def test_the_plugin_that_is_shown_runs_first(driver_check: PlannedPlugin) -> None:
-    planned = app.plan(load([], {}))
+    planned = plan(load([], {}))
     assert planned[0].cls is driver_check.cls
     assert [item.cls.name for item in planned[1:]] == ["volumebinding", "dynamicresources", "gpusharing"]

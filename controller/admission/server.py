@@ -1,0 +1,157 @@
+"""The webhook's server: what the API server sends goes to ``review``, by TLS.
+
+Called by the composition root. Invariant: a request is answered whatever it is, in one go once its body is
+there; a caller that is slow with it holds nobody else. Whoever is refused learns why in a sentence.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+
+import anyio
+import orjson
+from aiohttp import web
+from loguru import logger
+
+from controller.admission.measures import OTHER, Measures, Result
+from controller.admission.review import BadReview
+from controller.admission.tls import Certificate, switchboard
+from controller.runtime.endpoints import Address, listening
+
+MAX_BODY = 8 * 1024 * 1024
+"""Bytes. A review holds an object twice when it changes; the API server takes no request above 3 MiB."""
+
+Answer = Callable[[bytes], bytes]
+"""From the body of an AdmissionReview to that of its answer; raises `BadReview`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the server waits for others, in seconds.
+
+    Attributes:
+        body: For the whole body of a request.
+        drain: After it was told to stop, for the API server to hear of that; it serves meanwhile.
+        end: After that, for requests under way.
+    """
+
+    body: float = 10.0
+    drain: float = 3.0
+    end: float = 5.0
+
+
+class Server:
+    """The server, from its first certificate to its end.
+
+    Attributes:
+        port: The port in use while it serves.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        answers: Mapping[str, Answer],
+        certificate: Certificate,
+        measures: Measures,
+        patience: Patience | None = None,
+    ) -> None:
+        """Prepares the server.
+
+        Args:
+            address: Where to listen.
+            answers: What answers, by path.
+            certificate: What is shown to callers; it is followed by the server.
+            measures: Counts the requests.
+            patience: How long it waits for others.
+        """
+        self._address, self._answers, self._certificate = address, answers, certificate
+        self._measures, self._patience = measures, patience or Patience()
+        self._stopping = False
+        self.port: int | None = None
+
+    def ready(self) -> str | None:
+        """Why no request should be sent here; None if all is well."""
+        if self._stopping:
+            return "the webhook is about to end"
+        if self.port is None:
+            return f"there is no certificate yet: {self._certificate.problem}"
+        return None
+
+    async def run(self, stop: anyio.Event) -> None:
+        """Serves until `stop` is set, and then until those who still call have heard of it.
+
+        Raises:
+            ListenError: The address is in use or not ours.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._certificate.run)
+            tasks.start_soon(self._serve)
+            await stop.wait()
+            self._stopping = True
+            if self.port is not None:
+                await anyio.sleep(self._patience.drain)
+            tasks.cancel_scope.cancel()
+
+    async def _serve(self) -> None:
+        await self._certificate.wait()
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        tls = switchboard(lambda: self._certificate.shown)
+        async with listening("admission", self._address, app, tls=tls, end_s=self._patience.end) as port:
+            self.port = port
+            logger.bind(address=str(self._address)).info("The webhook serves")
+            await anyio.sleep_forever()
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        began_s = perf_counter()
+        result, response = await self._respond(request)
+        path = request.path if request.path in self._answers else OTHER
+        self._measures.answered(path, result, perf_counter() - began_s)
+        if self._stopping:
+            response.force_close()  # so that no request is on its way when the connection ends
+        return response
+
+    async def _respond(self, request: web.Request) -> tuple[Result, web.Response]:
+        answer = self._answers.get(request.path)
+        if answer is None:
+            return _bad(404, f"there is no {request.path} here; there are {', '.join(self._answers)}")
+        if request.method != "POST":
+            return _bad(405, f"{request.method} is not allowed; reviews come by POST", {"Allow": "POST"})
+        if request.content_type != "application/json":
+            return _bad(415, f"a review is application/json, not {request.content_type}")
+        try:
+            with anyio.fail_after(self._patience.body):
+                body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return _bad(413, f"the body is larger than {MAX_BODY} bytes")
+        except TimeoutError:
+            return _bad(408, f"the body was not there within {self._patience.body:g} s")
+        except (ConnectionError, web.RequestPayloadError) as error:
+            return _bad(400, f"the body ended before its end: {error!r}")
+        try:
+            answered = answer(body)
+        except BadReview as error:
+            logger.bind(path=request.path, problem=str(error)).warning("A request is no review")
+            return _bad(400, str(error))
+        except Exception:  # noqa: BLE001 -- the API server refuses the pod then, and somebody has to learn why
+            logger.bind(path=request.path).exception("A review failed by a fault of ours")
+            return "failed", web.Response(
+                status=500, text="a fault of the webhook's; its log has the trace\n"
+            )
+        return _verdict(answered), web.Response(body=answered, content_type="application/json")
+
+
+def _bad(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> tuple[Result, web.Response]:
+    return "bad", web.Response(status=status, text=f"{sentence}\n", headers=headers)
+
+
+def _verdict(answered: bytes) -> Result:
+    """What an answer says; a refusal goes to the log, too."""
+    response = orjson.loads(answered)["response"]
+    if response["allowed"]:
+        return "allowed"
+    with suppress(KeyError):
+        log = logger.bind(uid=response["uid"], message=response["status"]["message"])
+        log.info("A pod was refused")
+    return "refused"

@@ -1,0 +1,134 @@
+"""Reservation pods with a place for the agent's account, on the control plane that all tests share."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from controlplane import ControlPlane
+
+from controller.runtime.client import Object
+from tests.agent import ONE_GPU, Agent
+from tests.cluster import MERGE
+from tests.sharing import GPU_INDEX, RESERVATION_PODS, RESERVATIONS
+
+ACCOUNT = "kai-resource-reservation"
+
+
+class Reservation:
+    """A reservation pod, and the token that a kubelet would ask for on its behalf.
+
+    Attributes:
+        plane: The control plane.
+        name: Of the pod.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, *, account: str = ACCOUNT, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        self.plane = plane
+        self.name = f"gpu-reservation-{uuid4().hex[:16]}"
+        self._account = account
+        self.made = self.make(annotations)
+
+    def make(self, annotations: Mapping[str, str] | None = None) -> Object:
+        """Makes the pod, anew if the former one is gone."""
+        body = {
+            "metadata": {"name": self.name, "annotations": dict(annotations or {})},
+            "spec": {
+                "nodeName": "gpu-node",
+                "serviceAccountName": self._account,
+                "containers": [{"name": "resource-reservation", "image": "kai-binder", "args": ["agent"]}],
+            },
+        }
+        return self.plane.request("POST", RESERVATION_PODS, body)
+
+    @property
+    def path(self) -> str:
+        return f"{RESERVATION_PODS}/{self.name}"
+
+    def delete(self) -> None:
+        self.plane.request("DELETE", f"{self.path}?gracePeriodSeconds=0")
+
+    def annotate(self, value: str | None) -> None:
+        """Writes the annotation as somebody else."""
+        self.plane.request("PATCH", self.path, {"metadata": {"annotations": {GPU_INDEX: value}}}, MERGE)
+
+    def annotation(self) -> str | None:
+        found: str | None = (self.read()["metadata"].get("annotations") or {}).get(GPU_INDEX)
+        return found
+
+    def read(self) -> Object:
+        return self.plane.request("GET", self.path)
+
+    def token(self) -> str:
+        """A token that is bound to the pod."""
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": self.name, "uid": self.made["metadata"]["uid"]}
+        spec = {"expirationSeconds": 3600, "boundObjectRef": bound}
+        path = f"/api/v1/namespaces/{RESERVATIONS}/serviceaccounts/{self._account}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.plane.request("POST", path, body)["status"]["token"])
+
+
+class Agents:
+    """Makes agents and sees to it that none outlives the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: list[Agent] = []
+
+    def make(
+        self, reservation: Reservation, machine: Mapping[str, Any] = ONE_GPU, *, token: str | None = None
+    ) -> Agent:
+        """An agent that is not started yet, in the container of this pod.
+
+        Args:
+            reservation: The pod.
+            machine: What NVML finds there.
+            token: Instead of one that is bound to the pod.
+        """
+        directory = self._directory / f"agent-{len(self._made)}"
+        directory.mkdir()
+        address = urlsplit(reservation.plane.url)
+        environ = {
+            "KUBERNETES_SERVICE_HOST": str(address.hostname),
+            "KUBERNETES_SERVICE_PORT": str(address.port),
+            "POD_NAMESPACE": RESERVATIONS,
+            "POD_NAME": reservation.name,
+        }
+        made = Agent(directory, environ, machine)
+        (made.account / "token").write_text(reservation.token() if token is None else token)
+        (made.account / "ca.crt").write_bytes(reservation.plane.ca_file.read_bytes())
+        self._made.append(made)
+        return made
+
+    def kill(self) -> None:
+        for made in self._made:
+            made.kill()
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Agents]:
+    made = Agents(tmp_path)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def reserve(control_plane: ControlPlane) -> Iterator[Callable[..., Reservation]]:
+    """Makes reservation pods; they are gone after the test."""
+    made: list[Reservation] = []
+
+    def make(**options: Any) -> Reservation:  # noqa: ANN401 -- as of Reservation
+        made.append(Reservation(control_plane, **options))
+        return made[-1]
+
+    yield make
+    for reservation in made:
+        control_plane.kubectl(
+            "delete", "pod", "-n", RESERVATIONS, reservation.name, "--ignore-not-found", "--force"
+        )
