@@ -14,10 +14,16 @@ RUN /opt/kai-binder/bin/python -m pip uninstall --yes pip
 # running container. The standard library's too: the base image leaves it out.
 RUN /opt/kai-binder/bin/python -X pycache_prefix=/opt/kai-binder/bytecode -m compileall -q -j 0 --invalidation-mode unchecked-hash -x '/usr/local/lib/python3.13/(site-packages|test|lib2to3|idlelib|ensurepip|tkinter|turtledemo)/' /usr/local/lib/python3.13 /opt/kai-binder/lib
 
+# One image for the binder, the webhook and the agent in reservation pods; the arguments say which.
 FROM python:3.13-slim-bookworm
 COPY --from=build /opt/kai-binder /opt/kai-binder
 # pydantic would look into every installed package for plugins of its own.
+# Where NVIDIA's runtime starts containers: the agent needs the management library (utility), and nothing else of the
+# driver. Which GPUs a container gets is left to the device plugin, whose value wins over this one: void is no GPU, and no
+# driver, for the binder and the webhook, whatever the base image says.
 ENV PATH=/opt/kai-binder/bin:$PATH \
+    NVIDIA_DRIVER_CAPABILITIES=utility \
+    NVIDIA_VISIBLE_DEVICES=void \
     PYDANTIC_DISABLE_PLUGINS=__all__ \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONPYCACHEPREFIX=/opt/kai-binder/bytecode \

@@ -1,5 +1,6 @@
 """The composition root: from settings to a running process. It builds and connects, and decides nothing."""
 
+import os
 import socket
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +28,8 @@ from controller.reservation.groups import (
     groups_of_changed_request,
     groups_of_changed_reservation,
 )
-from controller.reservation.manifest import ReservationOptions
+from controller.reservation.image import own_pod
+from controller.reservation.manifest import OwnPod, ReservationOptions
 from controller.reservation.members import (
     GROUP_INDEX,
     NODE_INDEX,
@@ -48,7 +50,7 @@ from controller.runtime.metrics import Metrics
 from controller.runtime.reconcile import Controller, Reconciler
 from controller.runtime.reporting import EventRecorder
 from controller.runtime.workqueue import Backoff, WorkQueue
-from controller.setting_types import image_problem
+from controller.setting_types import PLACEHOLDER_IMAGE, image_problem
 from controller.settings import Settings, SettingsError
 
 NAME = "The binder"
@@ -86,9 +88,11 @@ def election_namespace(settings: Settings) -> str:
 def sharing_problem(settings: Settings, plugins: Sequence[PlannedPlugin]) -> str | None:
     """Why no GPU can be shared though a plugin for it is on; None if nothing is known to stand in the way."""
     image = image_problem(settings.resource_reservation_pod_image)
-    sharing = [planned.cls.name for planned in plugins if planned.cls in (GPUSharing, NvFractions)]
+    sharing = _sharing(plugins)
     if image is None or not sharing:
         return None
+    if not _image_is_set(settings) and _own_pod() is not None:
+        return None  # it has an image, which will be looked up
     return (
         f"--resource-reservation-pod-image: {image}; no GPU can be shared until the image of the reservation "
         f"pods is set. Without shared GPUs, turn {' and '.join(sharing)} off"
@@ -99,6 +103,19 @@ def problems(settings: Settings, plugins: Sequence[PlannedPlugin]) -> list[str]:
     """What stands in the way of these settings, beside needs of plugins."""
     sharing = sharing_problem(settings, plugins)
     return [] if sharing is None else [sharing]
+
+
+def _sharing(plugins: Sequence[PlannedPlugin]) -> list[str]:
+    """The plugins in use for which GPUs are reserved."""
+    return [planned.cls.name for planned in plugins if planned.cls in (GPUSharing, NvFractions)]
+
+
+def _image_is_set(settings: Settings) -> bool:
+    return settings.resource_reservation_pod_image != PLACEHOLDER_IMAGE
+
+
+def _own_pod() -> OwnPod | None:
+    return own_pod(os.environ, socket.gethostname(), _OWN_NAMESPACE)
 
 
 async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyio.Event) -> None:
@@ -195,7 +212,11 @@ def _manager(
             caches=caches.all(),
             controllers=(binding, releasing),
             recorder=recorder,
-            services=(changes, SchemaCheck(client)),
+            services=(
+                changes,
+                SchemaCheck(client),
+                *((reservations.pods.image,) if _sharing(plugins) else ()),
+            ),
             lease=lease,
         )
     )
@@ -242,6 +263,8 @@ def _reservation_options(settings: Settings) -> ReservationOptions:
         service_account=settings.resource_reservation_service_account,
         app_label=settings.resource_reservation_app_label,
         image=settings.resource_reservation_pod_image,
+        image_is_set=_image_is_set(settings),
+        own_pod=_own_pod(),
         timeout_s=settings.resource_reservation_allocation_timeout,
         resources=settings.resource_reservation_pod_resources or {},
         pod_security_context=settings.resource_reservation_pod_security_context,

@@ -83,7 +83,8 @@ class Settings(CommonSettings):
     resource_reservation_pod_image: Image = setting(
         PLACEHOLDER_IMAGE,
         "Reservation of GPUs",
-        "Image of the reservation pods. The default is a placeholder: GPUs can be shared once it is set.",
+        "Image of the reservation pods. Unless it is set, they run that of the binder's own pod; the default "
+        "is a placeholder, for a binder that runs in no pod.",
     )
     resource_reservation_allocation_timeout: Seconds = setting(
         40, "Reservation of GPUs", "How long to wait for a reservation pod to report its GPU, in seconds."

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,12 @@ class Agent:
         self._machine = machine
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> "Agent":
+    def start(self, inside: Sequence[str] = ()) -> "Agent":
+        """Starts the process, by this command if there is one."""
         places = ["--account", str(self.account), "--termination-log", str(self.termination_log)]
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "hack/agent.py", "--nvml", json.dumps(self._machine), *places],
+                [*inside, sys.executable, "hack/agent.py", "--nvml", json.dumps(self._machine), *places],
                 cwd=ROOT,
                 env=self._environ,
                 stdin=subprocess.DEVNULL,

@@ -23,7 +23,11 @@ STOPPED_WITHIN_S = 45.0
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without what would change the binder's settings."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("BINDER_", "KUBECONFIG"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("BINDER_", "KUBECONFIG", "POD_"))
+    }
     return {**kept, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 

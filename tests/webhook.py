@@ -27,7 +27,9 @@ PATHS = {
     "ValidatingWebhookConfiguration": f"{GROUP}/validatingwebhookconfigurations",
 }
 MUTATE, VALIDATE = "/mutate--v1-pod", "/validate--v1-pod"
-COUNTED = re.compile(r'^kai_binder_admission_requests_total\{path="([^"]+)",result="(\w+)"\} ([0-9.]+)$', re.M)
+COUNTED = re.compile(
+    r'^kai_binder_admission_requests_total\{path="([^"]+)",result="(\w+)"\} ([0-9.]+)$', re.M
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +136,14 @@ def wait_until_called(plane: ControlPlane) -> None:
 
 def verdict(probe: Cluster, container: str | None = None) -> str | None:
     """Why a pod is refused that no webhook of ours would allow; None if nobody refuses it. Nothing is kept."""
-    annotations = {"gpu-fraction": "2"} if container is None else {
-        "gpu-fraction": "0.5",
-        "gpu-fraction-container-name": container,
-    }
+    annotations = (
+        {"gpu-fraction": "2"}
+        if container is None
+        else {
+            "gpu-fraction": "0.5",
+            "gpu-fraction-container-name": container,
+        }
+    )
     body = user_pod("probe", annotations)
     try:
         probe.plane.request("POST", f"{probe.pods}?dryRun=All", body)

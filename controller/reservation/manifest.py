@@ -25,6 +25,27 @@ _NO_DEVICES = frozenset({"all", "none", "void"})
 """Words that the container runtime takes for every GPU, or for none."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnPod:
+    """The pod that the binder itself runs in."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What a reservation pod runs.
+
+    Attributes:
+        image: Of the agent that reports the device.
+        args: For the entry point of the image; empty leaves the image's own.
+    """
+
+    image: str
+    args: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationOptions:
     """What reservation pods look like and how long they may take.
@@ -35,6 +56,8 @@ class ReservationOptions:
         service_account: They run as.
         app_label: Value of their label `app`.
         image: Of the agent that reports the device.
+        image_is_set: Whether somebody chose it. If not, the binder's own is better, where that can be known.
+        own_pod: The binder's own; None if it runs in none.
         timeout_s: Seconds for a pod to report its device.
         resources: ResourceRequirements beside the GPU.
         pod_security_context: Or None.
@@ -52,6 +75,8 @@ class ReservationOptions:
     app_label: str
     image: str
     timeout_s: float
+    image_is_set: bool = True
+    own_pod: OwnPod | None = None
     resources: Object = field(default_factory=dict)
     pod_security_context: Object | None = None
     container_security_context: Object | None = None
@@ -91,12 +116,18 @@ def mode_of(reservation: Object) -> str:
 
 
 def reservation_pod(
-    options: ReservationOptions, node: Object, group: str, user: Object, mode: ComputeMode | None = None
+    options: ReservationOptions,
+    agent: Agent,
+    node: Object,
+    group: str,
+    user: Object,
+    mode: ComputeMode | None = None,
 ) -> Object:
     """The pod to be created.
 
     Args:
         options: The settings.
+        agent: What it runs.
         node: Where the GPU is.
         group: Its name.
         user: The first pod that gets a share; its tolerations are taken over.
@@ -108,7 +139,7 @@ def reservation_pod(
         "nodeName": node_name,
         "serviceAccountName": options.service_account,
         "tolerations": [dict(item) for item in user["spec"].get("tolerations") or ()],
-        "containers": [_container(options, node)],
+        "containers": [_container(options, agent, node)],
     }
     for name, value in (
         ("priorityClassName", options.priority_class_name),
@@ -124,19 +155,21 @@ def reservation_pod(
             "name": reservation_name(node_name, group),
             "namespace": options.namespace,
             "labels": {"app": options.app_label, GROUP_LABEL: group},
-            "annotations": {
-                "karpenter.sh/do-not-disrupt": "true",
-                **({} if mode is None else {RESERVATION_MODE: str(mode)}),
-            },
+            "annotations": _annotations(mode),
         },
         "spec": spec,
     }
 
 
-def _container(options: ReservationOptions, node: Object) -> Object:
+def _annotations(mode: ComputeMode | None) -> dict[str, str]:
+    kept = {"karpenter.sh/do-not-disrupt": "true"}
+    return kept if mode is None else {**kept, RESERVATION_MODE: str(mode)}
+
+
+def _container(options: ReservationOptions, agent: Agent, node: Object) -> Object:
     container: Object = {
         "name": "resource-reservation",
-        "image": options.image,
+        "image": agent.image,
         "imagePullPolicy": "IfNotPresent",
         "env": [
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -144,6 +177,8 @@ def _container(options: ReservationOptions, node: Object) -> Object:
         ],
         "resources": {name: _with_gpu(options.resources.get(name)) for name in ("requests", "limits")},
     }
+    if agent.args:
+        container["args"] = [*agent.args]
     if options.fips_only:
         container["env"].append({"name": "GODEBUG", "value": _FIPS_ONLY})
     if options.container_security_context:

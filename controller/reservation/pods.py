@@ -17,6 +17,7 @@ from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.kai.sharing import groups_of_pod
 from controller.reservation.answer import Waiting
+from controller.reservation.image import AgentImage
 from controller.reservation.manifest import device_of, mode_of, reservation_name, reservation_pod
 from controller.reservation.members import Members, node_of
 from controller.reservation.usage import Usage
@@ -58,11 +59,16 @@ class Bind:
 
 
 class ReservationPods:
-    """The reservation pods, one for each group in use."""
+    """The reservation pods, one for each group in use.
+
+    Attributes:
+        image: What they run.
+    """
 
     def __init__(
         self, client: Client, cache: Cache, members: Members, usage: Usage, changes: Changes
     ) -> None:
+        self.image = AgentImage(client, members.options)
         self._client = client
         self._cache = cache
         self._members = members
@@ -127,7 +133,8 @@ class ReservationPods:
         if failure is not None:
             return failure
         mode = bind.request.compute_mode(group) if bind.request.names_compute_modes else None
-        body = reservation_pod(self._options, bind.node, group, bind.user, mode)
+        agent = await self.image.agent()
+        body = reservation_pod(self._options, agent, bind.node, group, bind.user, mode)
         try:
             created = await self._client.create(PODS, body, self._options.namespace)
         except errors.AlreadyExistsError:

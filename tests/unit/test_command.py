@@ -15,6 +15,7 @@ import yaml
 from controller import app
 from controller.__main__ import main
 from controller.planning import plan
+from controller.reservation.image import CONTAINER
 from controller.settings import load
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +31,11 @@ FIRST_PROCESS = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--k
 
 
 @pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("BINDER_")]:
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As outside of a pod, wherever the tests run."""
+    for name in [name for name in os.environ if name.startswith(("BINDER_", "POD_"))]:
         monkeypatch.delenv(name)
+    monkeypatch.setattr(app, "_OWN_NAMESPACE", tmp_path / "no-namespace")
 
 
 def deployment(path: str) -> dict[str, object]:
@@ -155,12 +158,23 @@ def test_a_placeholder_is_told_at_start(tmp_path: Path, capsys: pytest.CaptureFi
     assert [record["level"] for record in records if "GPUs cannot be shared" in record["msg"]] == ["error"]
 
 
-def test_the_shipped_deployment_can_share_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    """F-29: it names an image for the reservation pods."""
-    args = deployment("config/manager/deployment.yaml")["args"]
+def test_the_shipped_deployment_can_share_gpus(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-29: it knows its own pod, whose image the reservation pods run."""
+    container = deployment("config/manager/deployment.yaml")
+    args, env = container["args"], container["env"]
     assert isinstance(args, list)
+    assert isinstance(env, list)
+    assert IMAGE not in str(args)
+    assert container["name"] == CONTAINER
+    fields = {item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"] for item in env}
+    assert fields == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    for name in fields:
+        monkeypatch.setenv(name, "of-the-pod")
     assert main(["--print-config", *args]) == 0
     assert capsys.readouterr().err == ""
+    assert main(["--print-config", *args, f"{IMAGE}=/resource-reservation:"]) == 1
 
 
 def test_the_arguments_of_the_operator_are_accepted() -> None:

@@ -67,6 +67,12 @@ def test_the_command_is_the_binder_itself() -> None:
     assert 'kai-binder = "controller.__main__:main"' in (ROOT / "pyproject.toml").read_text()
 
 
+def test_no_gpu_but_what_the_device_plugin_gives() -> None:
+    (environment,) = of(STAGES[1], "ENV")
+    assert " NVIDIA_VISIBLE_DEVICES=void " in environment
+    assert " NVIDIA_DRIVER_CAPABILITIES=utility " in environment
+
+
 def test_the_build_context_holds_what_is_copied_and_nothing_else() -> None:
     ignore = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     allowed = {line.removeprefix("!") for line in ignore if line.startswith("!")}

@@ -115,5 +115,12 @@ def test_no_dependency_is_missing(installed: Path, tmp_path: Path) -> None:
     python(installed, tmp_path, "-c", "import kr8s, aiohttp, orjson, prometheus_client")
 
 
+def test_the_agent_is_there_with_what_it_needs(installed: Path, tmp_path: Path) -> None:
+    """One image for all."""
+    python(installed, tmp_path, "-c", "import pynvml")
+    told = python(installed, tmp_path, "-m", "controller.agent", "--help")
+    assert told.startswith("kai-binder agent: ")
+
+
 def test_the_final_stage_only_takes_that_environment() -> None:
     assert of(STAGES[1], "COPY") == [f"--from=build {VENV} {VENV}"]

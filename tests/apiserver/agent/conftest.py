@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -18,36 +18,42 @@ ACCOUNT = "kai-resource-reservation"
 
 
 class Reservation:
-    """A reservation pod, and the token that a kubelet would ask for on its behalf.
+    """A reservation pod.
 
     Attributes:
         plane: The control plane.
-        name: Of the pod.
+        made: The pod as it was made first.
     """
 
-    def __init__(
-        self, plane: ControlPlane, *, account: str = ACCOUNT, annotations: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, plane: ControlPlane, made: Object) -> None:
         self.plane = plane
-        self.name = f"gpu-reservation-{uuid4().hex[:16]}"
-        self._account = account
-        self.made = self.make(annotations)
+        self.made = made
 
-    def make(self, annotations: Mapping[str, str] | None = None) -> Object:
-        """Makes the pod, anew if the former one is gone."""
-        body = {
-            "metadata": {"name": self.name, "annotations": dict(annotations or {})},
-            "spec": {
-                "nodeName": "gpu-node",
-                "serviceAccountName": self._account,
-                "containers": [{"name": "resource-reservation", "image": "kai-binder", "args": ["agent"]}],
-            },
-        }
-        return self.plane.request("POST", RESERVATION_PODS, body)
+    @classmethod
+    def fresh(
+        cls, plane: ControlPlane, *, account: str = ACCOUNT, annotations: Mapping[str, str] | None = None
+    ) -> Self:
+        """One that a test makes."""
+        name = f"gpu-reservation-{uuid4().hex[:16]}"
+        return cls(plane, plane.request("POST", RESERVATION_PODS, body_of(name, account, annotations or {})))
+
+    @property
+    def name(self) -> str:
+        return str(self.made["metadata"]["name"])
+
+    @property
+    def account(self) -> str:
+        """Its service account."""
+        return str(self.made["spec"]["serviceAccountName"])
 
     @property
     def path(self) -> str:
         return f"{RESERVATION_PODS}/{self.name}"
+
+    def replace(self) -> None:
+        """Has it gone at once, and another one of its name made."""
+        self.delete()
+        self.plane.request("POST", RESERVATION_PODS, body_of(self.name, self.account, {}))
 
     def delete(self) -> None:
         self.plane.request("DELETE", f"{self.path}?gracePeriodSeconds=0")
@@ -64,12 +70,18 @@ class Reservation:
         return self.plane.request("GET", self.path)
 
     def token(self) -> str:
-        """A token that is bound to the pod."""
+        """A token that is bound to the pod, as its kubelet asks for one."""
         bound = {"kind": "Pod", "apiVersion": "v1", "name": self.name, "uid": self.made["metadata"]["uid"]}
         spec = {"expirationSeconds": 3600, "boundObjectRef": bound}
-        path = f"/api/v1/namespaces/{RESERVATIONS}/serviceaccounts/{self._account}/token"
+        path = f"/api/v1/namespaces/{RESERVATIONS}/serviceaccounts/{self.account}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         return str(self.plane.request("POST", path, body)["status"]["token"])
+
+
+def body_of(name: str, account: str, annotations: Mapping[str, str]) -> Object:
+    container = {"name": "resource-reservation", "image": "kai-binder", "args": ["agent"]}
+    spec = {"nodeName": "gpu-node", "serviceAccountName": account, "containers": [container]}
+    return {"metadata": {"name": name, "annotations": dict(annotations)}, "spec": spec}
 
 
 class Agents:
@@ -123,8 +135,8 @@ def reserve(control_plane: ControlPlane) -> Iterator[Callable[..., Reservation]]
     """Makes reservation pods; they are gone after the test."""
     made: list[Reservation] = []
 
-    def make(**options: Any) -> Reservation:  # noqa: ANN401 -- as of Reservation
-        made.append(Reservation(control_plane, **options))
+    def make(**options: Any) -> Reservation:  # noqa: ANN401 -- as of Reservation.fresh
+        made.append(Reservation.fresh(control_plane, **options))
         return made[-1]
 
     yield make

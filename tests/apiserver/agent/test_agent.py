@@ -167,8 +167,7 @@ def test_the_next_pod_of_its_name_is_not_written_to(reserve: Reserve, agents: Ag
     """A forced deletion frees the name while the container still runs; the next pod has another GPU."""
     pod, witness = reserve(), reserve()
     agent = agents.make(pod, token=witness.token())
-    pod.delete()
-    pod.make()
+    pod.replace()
     assert "was replaced by another one of its name" in agent.start().refusal()
     assert pod.annotation() is None
 
@@ -177,8 +176,7 @@ def test_a_pod_that_is_replaced_before_the_write(reserve: Reserve, before_the_wr
     """With a token that names no pod."""
     pod = reserve()
     report = before_the_write(pod)
-    pod.delete()
-    pod.make()
+    pod.replace()
     with pytest.raises(PodError, match="was replaced by another one of its name"):
         report(CARD)
     assert pod.annotation() is None
@@ -250,8 +248,8 @@ def test_a_token_that_is_renewed(reserve: Reserve, agents: Agents) -> None:
 
 
 def test_the_server_is_away_at_the_start_and_comes_back(own_plane: ControlPlane, agents: Agents) -> None:
-    pod = Reservation(own_plane)
-    agent, other = agents.make(pod), agents.make(Reservation(own_plane))
+    pod = Reservation.fresh(own_plane)
+    agent, other = agents.make(pod), agents.make(Reservation.fresh(own_plane))
     own_plane.kill_apiserver()
     try:
         agent.start().wait_for("the API server does not answer, it is tried on")

@@ -1,18 +1,23 @@
 """The agent as a command: what it prints, how it ends where there is no API server, what it imports."""
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import grimp
 import pytest
+from controlplane.pki import write_keys
 
 from controller.agent.command import write_end
 from tests.agent import ONE_GPU, Agent, clean_environment
 
 ROOT = Path(__file__).parents[3]
 POD = {"POD_NAMESPACE": "reservations", "POD_NAME": "r"}
+FIRST_PROCESS = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
 NOWHERE = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
 
 
@@ -101,6 +106,26 @@ def test_a_fault_of_its_own_is_told_too(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1] == "kai-binder agent: a fault of its own: RuntimeError: a fault"
     assert log.read_text().startswith("a fault of its own: RuntimeError")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_ends_the_first_process_of_a_container(tmp_path: Path, number: signal.Signals) -> None:
+    """To it a signal does nothing by itself."""
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*FIRST_PROCESS, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("this machine makes no process namespaces")
+    agent = Agent(tmp_path, {**NOWHERE, **POD}, ONE_GPU)
+    (agent.account / "token").write_text("t")
+    (agent.account / "ca.crt").write_bytes(write_keys(tmp_path / "pki").ca.read_bytes())
+    try:
+        agent.start(FIRST_PROCESS).wait_for("does not answer, it is tried on")
+        (first,) = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(first), number)
+        assert agent.end(5) == 0
+    finally:
+        agent.kill()
 
 
 @pytest.mark.parametrize("text", ["é" * 3000, "a" + "é" * 3000, "short", ""])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.reservation.manifest import ReservationOptions, reservation_name, reservation_pod
+from controller.reservation.manifest import Agent, ReservationOptions, reservation_name, reservation_pod
 from controller.runtime.client import Object
 
 DATA = Path(__file__).parents[2] / "data" / "kai-after-bind.json"
@@ -35,7 +35,8 @@ def node(name: str = "gpu-1", **labels: str) -> Object:
 
 
 def made(user: Object = USER, on: Object | None = None, **changes: object) -> Object:
-    return reservation_pod(options(**changes), on or node(), "g-1", user)
+    settings = options(**changes)
+    return reservation_pod(settings, Agent(settings.image), on or node(), "g-1", user)
 
 
 def container(pod: Object) -> Object:
@@ -127,6 +128,11 @@ def test_resources(resources: Object, requests: Object, limits: Object) -> None:
     before = copy.deepcopy(resources)
     assert container(made(resources=resources))["resources"] == {"requests": requests, "limits": limits}
     assert resources == before, "the settings were changed (D-29)"
+
+
+def test_arguments_of_the_agent() -> None:
+    pod = reservation_pod(options(), Agent("kai-binder:v1", ("agent",)), node(), "g-1", USER)
+    assert (container(pod)["image"], container(pod)["args"]) == ("kai-binder:v1", ["agent"])
 
 
 @pytest.mark.parametrize("value", [None, {}])
