@@ -1,4 +1,4 @@
-"""Writes the table of settings in README.md from the settings themselves.
+"""Writes the tables of settings in README.md from the settings themselves.
 
 hack/readme            write it
 hack/readme --check    write nothing; exit 1 if it is out of date
@@ -14,45 +14,61 @@ from itertools import groupby
 from pathlib import Path
 
 from controller.setting_texts import SettingRow, rows
+from controller.settings import AdmissionSettings, Settings
 
 README = Path(__file__).resolve().parent.parent / "README.md"
-BEGIN, END = "<!-- settings: written by hack/readme -->", "<!-- settings: end -->"
+END = "<!-- settings: end -->"
+
+
+def begin(verb: str) -> str:
+    """The marker before the table of a verb."""
+    return f"<!-- settings of {verb}: written by hack/readme -->"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes or checks the table; returns the exit status."""
+    """Writes or checks the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="hack/readme", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(argv)
     old = README.read_text()
-    new = with_table(old)
+    new = with_tables(old)
     if options.check:
         if new != old:
-            print("README.md: the table of settings is out of date; run hack/readme", file=sys.stderr)
+            print("README.md: a table of settings is out of date; run hack/readme", file=sys.stderr)
         return int(new != old)
     README.write_text(new)
     return 0
 
 
-def with_table(text: str) -> str:
-    """The text with the present table between the two markers.
+def with_tables(text: str) -> str:
+    """The text with the present tables, each between its markers.
 
     Raises:
         ValueError: A marker is missing.
     """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"README.md lacks {BEGIN} or {END}")
-    return f"{head}{begin}\n{table()}\n{end}{tail}"
+    for verb, lines in tables().items():
+        head, marker, rest = text.partition(begin(verb))
+        _, end, tail = rest.partition(END)
+        if not marker or not end:
+            raise ValueError(f"README.md lacks {begin(verb)} or {END} behind it")
+        text = f"{head}{marker}\n{lines}\n{end}{tail}"
+    return text
 
 
-def table() -> str:
-    """All settings, with a heading row for each group."""
+def tables() -> dict[str, str]:
+    """The settings by verb: all of the binder, and what the webhook has beside those that both have."""
+    binder = rows(Settings)
+    shared = {row.flag for row in binder}
+    own = [row for row in rows(AdmissionSettings) if row.flag not in shared]
+    return {Settings.verb: table(binder), AdmissionSettings.verb: table(own)}
+
+
+def table(listed: Sequence[SettingRow]) -> str:
+    """A line for each setting, with a heading row for each group."""
     lines = ["| Flag | Default | Meaning |", "|---|---|---|"]
-    for group, members in groupby(rows(), key=lambda row: row.group):
+    for group, members in groupby(listed, key=lambda row: row.group):
         lines.append(f"| **{group}** | | |")
         lines += [_line(row) for row in members]
     return "\n".join(lines)

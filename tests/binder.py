@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 from controlplane.process import free_ports
 
@@ -65,7 +66,7 @@ class Binder:
     metrics_port: int = 0
     _process: "subprocess.Popen[bytes] | None" = None
 
-    def start(self, *, ready: bool = True) -> "Binder":
+    def start(self, *, ready: bool = True) -> Self:
         """Starts the process, and waits until it says that it is ready."""
         assert self._process is None
         self.health_port, self.metrics_port = free_ports(2)

@@ -1,10 +1,11 @@
-"""The admission webhook as a process of its own, and the shipped manifests by which an API server calls it."""
+"""The admission webhook as a process of its own, and the manifests by which an API server calls it."""
 
 import base64
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,6 @@ class Webhook(Binder):
 
     mount: Mount | None = None
     port: int = 0
-    extra: dict[str, str] = field(default_factory=dict)
 
     def arguments(self) -> list[str]:
         if not self.port:
@@ -135,7 +135,7 @@ def wait_until_called(plane: ControlPlane) -> None:
 
 
 def verdict(probe: Cluster, container: str | None = None) -> str | None:
-    """Why a pod is refused that no webhook of ours would allow; None if nobody refuses it. Nothing is kept."""
+    """Why a pod is refused that our webhook would refuse; None if nobody does. Nothing is kept."""
     annotations = (
         {"gpu-fraction": "2"}
         if container is None
@@ -177,3 +177,37 @@ class Users(Sharing):
     def apply(self, item: Object, *flags: str) -> str:
         """Applies an object as a user does."""
         return self.kubectl("apply", *flags, "-f", "-", item=item)
+
+
+class Webhooks:
+    """Makes webhooks and sees to it that none outlives its tests."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: list[Webhook] = []
+
+    def make(
+        self,
+        *flags: str,
+        mount: Mount | None = None,
+        kubeconfig: Path = Path("/no/such/file"),
+        env: Mapping[str, str] | None = None,
+    ) -> Webhook:
+        """A webhook that is not started yet; without a mount it makes its own certificate."""
+        log_file = self._directory / f"webhook-{len(self._made)}.log"
+        made = Webhook(kubeconfig, log_file, flags, dict(env or {}), mount=mount)
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        """Ends those that still run; each has to end well, and soon."""
+        running = [webhook for webhook in self._made if webhook.running]
+        for webhook in running:
+            webhook.signal(signal.SIGTERM)
+        codes = [webhook.wait(15) for webhook in running]
+        assert codes == [0] * len(codes), [webhook.log[-4000:] for webhook in running]
+
+    def kill(self) -> None:
+        """Ends those that still run, at once."""
+        for webhook in self._made:
+            webhook.kill()
