@@ -98,7 +98,7 @@ class Play:
             say(f"This server has no {CLAIMS_VERSION}: config/samples/{CLAIM}.yaml is left out.")
         say("$ kubectl apply -k config/samples  # pods as people write them, requests as by the scheduler")
         self._apply(*samples(claims=claims))
-        self._wait(cases)
+        say(f"All {len(cases)} requests have ended after {self._wait(cases):.1f} s.")
         self._show("get", "bindrequests")
         self._check(cases)
         self._show_all(cases)
@@ -107,7 +107,7 @@ class Play:
         heading("A share, from the pod to its limit")
         say(f'Pod {SHOWN} only says gpu-fraction: "0.5". The webhook has added where its container looks:')
         self._show("set", "env", f"pod/{SHOWN}", "--list")
-        say("\nThe agent has named the GPU; the binder has passed that on, and worked out the limit:")
+        say("The agent has named the GPU; the binder has passed that on, and worked out the limit:")
         name = f"{annotations_of(self._plane, SHOWN)[PREFIX]}-0"
         say(f"$ kubectl get configmap {name} -o yaml  # its data")
         say(section_of(self._plane.kubectl("get", "configmap", name, "-o", "yaml"), "data"))
@@ -165,8 +165,8 @@ class Play:
             raise DemoError(f"kubectl apply: {said}")
         return said
 
-    def _wait(self, cases: Sequence[Case]) -> None:
-        """Waits until every request has ended, and says when.
+    def _wait(self, cases: Sequence[Case]) -> float:
+        """Waits until every request has ended; returns the seconds that it took.
 
         Raises:
             DemoError: It takes too long.
@@ -179,7 +179,7 @@ class Play:
             if time.monotonic() - started > END_TIMEOUT_S:
                 raise DemoError(f"after {END_TIMEOUT_S:.0f} s these have not ended: {', '.join(open_)}")
             time.sleep(0.1)
-        say(f"All {len(cases)} requests have ended after {time.monotonic() - started:.1f} s.")
+        return time.monotonic() - started
 
     def _check(self, cases: Sequence[Case]) -> None:
         """Compares the endings with the table.
@@ -220,8 +220,7 @@ class Play:
 def say_contradiction() -> None:
     """Announces the second part, which starts everything anew."""
     (setting,) = (f"{name}={value}" for name, value in NO_SHARING.items())
-    heading("A binder without gpusharing, which its memory limit needs")
-    say(f"Starting both again, the binder with {setting} ...")
+    heading(f"The limit without gpusharing: the binder anew, with {setting}")
 
 
 def hints(programs: Programs, containers: Containers) -> Sequence[tuple[str, str]]:
