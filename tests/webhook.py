@@ -27,6 +27,9 @@ PATHS = {
     "MutatingWebhookConfiguration": f"{GROUP}/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": f"{GROUP}/validatingwebhookconfigurations",
 }
+WRONG_SHARE = {"gpu-fraction": "2"}
+WRONG_CONTAINER = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "no-such-container"}
+"""What the validating webhook refuses, and what the mutating one does."""
 MUTATE, VALIDATE = "/mutate--v1-pod", "/validate--v1-pod"
 COUNTED = re.compile(
     r'^kai_binder_admission_requests_total\{path="([^"]+)",result="(\w+)"\} ([0-9.]+)$', re.M
@@ -113,7 +116,7 @@ def remove(plane: ControlPlane) -> None:
             if error.status != 404:
                 raise
     probe = Cluster.fresh(plane)
-    wait_until(lambda: verdict(probe) is None)
+    wait_until(lambda: verdict(probe, WRONG_SHARE) is None, within_s=30)
 
 
 @contextmanager
@@ -130,23 +133,14 @@ def installed(webhook: Webhook, plane: ControlPlane, authority: bytes) -> Iterat
 def wait_until_called(plane: ControlPlane) -> None:
     """Waits until the API server asks the webhook, by both configurations."""
     probe = Cluster.fresh(plane)
-    for path, spoiled in (("mutate", "no-such-container"), ("validate", None)):
-        wait_until(lambda path=path, spoiled=spoiled: path in str(verdict(probe, spoiled)))  # type: ignore[misc]
+    wait_until(lambda: "mutate.pods" in str(verdict(probe, WRONG_CONTAINER)), within_s=30)
+    wait_until(lambda: "validate.pods" in str(verdict(probe, WRONG_SHARE)), within_s=30)
 
 
-def verdict(probe: Cluster, container: str | None = None) -> str | None:
-    """Why a pod is refused that our webhook would refuse; None if nobody does. Nothing is kept."""
-    annotations = (
-        {"gpu-fraction": "2"}
-        if container is None
-        else {
-            "gpu-fraction": "0.5",
-            "gpu-fraction-container-name": container,
-        }
-    )
-    body = user_pod("probe", annotations)
+def verdict(probe: Cluster, annotations: Mapping[str, str]) -> str | None:
+    """Why a pod with these annotations is refused; None if it is not. Nothing is kept."""
     try:
-        probe.plane.request("POST", f"{probe.pods}?dryRun=All", body)
+        probe.plane.request("POST", f"{probe.pods}?dryRun=All", user_pod("probe", annotations))
     except RequestError as error:
         return str(error)
     return None
@@ -200,8 +194,11 @@ class Webhooks:
         return made
 
     def close(self) -> None:
-        """Ends those that still run; each has to end well, and soon."""
+        """Ends those that still run; each has to end well, and at the second signal at once."""
         running = [webhook for webhook in self._made if webhook.running]
+        for webhook in running:
+            webhook.signal(signal.SIGTERM)
+        wait_until(lambda: all(webhook.answers("readyz") != 200 for webhook in running))
         for webhook in running:
             webhook.signal(signal.SIGTERM)
         codes = [webhook.wait(15) for webhook in running]

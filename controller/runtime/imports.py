@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 _UNUSED = ("box", "cryptography", "httpx", "httpx_ws", "jsonpath", "yaml")
-"""What kr8s is defined with, and we do not use, or only for a kubeconfig (yaml)."""
+"""What kr8s is defined with, and we do not use, or not at the start (cryptography, yaml)."""
 
 
 @contextmanager

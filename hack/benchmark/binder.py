@@ -1,4 +1,4 @@
-"""The binder that is measured, and what can be read of its process."""
+"""The processes that are measured, and what can be read of them."""
 
 import re
 import sys
@@ -35,45 +35,28 @@ class Subject:
     checkout: Path
 
 
-class Binder(Program):
-    """The binder, with flags of the scenario's own; `prefix` goes before the command."""
+class Measured(Program):
+    """The command, as any of its verbs, with what can be read of its process."""
 
-    def __init__(self, subject: Subject, flags: Sequence[str] = NO_LIMIT, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, subject: Subject, name: str, words: Sequence[str], prefix: Sequence[str] = ()) -> None:
+        """Starts nothing yet.
+
+        Args:
+            subject: What is measured.
+            name: Of the program, for its log.
+            words: The command line: a verb, if it is said, and flags.
+            prefix: Goes before the command.
+        """
         self.metrics_port, self.health_port = free_ports(2)
-        kubeconfig = subject.plane.service_account_kubeconfig("kai-scheduler", "binder")
         own = (
-            f"--kubeconfig={kubeconfig}",
             f"--metrics-bind-address=127.0.0.1:{self.metrics_port}",
             f"--health-probe-bind-address=127.0.0.1:{self.health_port}",
             "--log-level=warning",
         )
         # -P: not what happens to lie in the current folder.
-        command = (*prefix, sys.executable, "-P", "-m", "controller", *own, *flags)
+        command = (*prefix, sys.executable, "-P", "-m", "controller", *words, *own)
         environment = {"PYTHONPATH": str(subject.checkout)}
-        log = subject.directory / "kai-binder.log"
-        super().__init__("kai-binder", command, log, subject.guard, environment)
-
-    def finished(self) -> int:
-        """Reconciles of requests that have ended well."""
-        pattern = r'controller_runtime_reconcile_total\{controller="bindrequest",result="success"\} ([0-9.]+)'
-        found = re.search(pattern, self._metrics())
-        return int(float(found.group(1))) if found else 0
-
-    def sent(self) -> Counter[str]:
-        """Requests that the binder has sent so far, by method."""
-        counted: Counter[str] = Counter()
-        pattern = r'rest_client_requests_total\{.*method="(\w+)".*\} ([0-9.]+)'
-        for method, value in re.findall(pattern, self._metrics()):
-            counted[method] += int(float(value))
-        return counted
-
-    def wait_finished(self, count: int) -> None:
-        """Waits until so many reconciles have ended. Each look costs the binder some 2 ms of CPU."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.finished() < count:
-            if time.monotonic() > deadline:
-                raise SystemExit(f"only {self.finished()} of {count} ended; see {self.log}")
-            time.sleep(0.05)
+        super().__init__(name, command, subject.directory / f"{name}.log", subject.guard, environment)
 
     def wait_answers(self, path: str = "readyz") -> None:
         """Waits until a health endpoint says yes."""
@@ -92,7 +75,8 @@ class Binder(Program):
         """CPU seconds so far."""
         return cpu_s(self.pid)
 
-    def _metrics(self) -> str:
+    def metrics(self) -> str:
+        """What it reports of itself; empty if it does not answer."""
         return self._get(self.metrics_port, "metrics") or ""
 
     @staticmethod
@@ -102,6 +86,36 @@ class Binder(Program):
                 return bytes(answer.read()).decode()
         except OSError:
             return None
+
+
+class Binder(Measured):
+    """The binder, with flags of the scenario's own; `prefix` goes before the command."""
+
+    def __init__(self, subject: Subject, flags: Sequence[str] = NO_LIMIT, prefix: Sequence[str] = ()) -> None:
+        kubeconfig = subject.plane.service_account_kubeconfig("kai-scheduler", "binder")
+        super().__init__(subject, "kai-binder", (f"--kubeconfig={kubeconfig}", *flags), prefix)
+
+    def finished(self) -> int:
+        """Reconciles of requests that have ended well."""
+        pattern = r'controller_runtime_reconcile_total\{controller="bindrequest",result="success"\} ([0-9.]+)'
+        found = re.search(pattern, self.metrics())
+        return int(float(found.group(1))) if found else 0
+
+    def sent(self) -> Counter[str]:
+        """Requests that the binder has sent so far, by method."""
+        counted: Counter[str] = Counter()
+        pattern = r'rest_client_requests_total\{.*method="(\w+)".*\} ([0-9.]+)'
+        for method, value in re.findall(pattern, self.metrics()):
+            counted[method] += int(float(value))
+        return counted
+
+    def wait_finished(self, count: int) -> None:
+        """Waits until so many reconciles have ended. Each look costs the binder some 2 ms of CPU."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.finished() < count:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"only {self.finished()} of {count} ended; see {self.log}")
+            time.sleep(0.05)
 
 
 def cpu_s(pid: int | None) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from controlplane import ControlPlane, supported_kubernetes
 from controlplane.process import Guard
 
-from benchmark import binding, storage
+from benchmark import admission, binding, storage
 from benchmark.bench import ROOT, Bench
 from benchmark.binder import Subject
 
@@ -18,6 +18,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "shared": binding.shared,
     "limited": binding.limited,
     "latency": binding.latency,
+    "admission": admission.admission,
     "claims": storage.claims,
     "waiting": storage.waiting,
     "waits": storage.waits,

@@ -6,7 +6,8 @@ from controlplane import ControlPlane
 
 from tests.cluster import ROOT
 
-OVERLAYS = ("with-admission", "with-memory-limit", "operator-with-admission")
+OVERLAYS = ("with-memory-limit", "operator-with-admission")
+"""The first is made of with-admission."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 

@@ -137,7 +137,7 @@ def test_missing_rights_are_named(control_plane: ControlPlane, webhooks: Webhook
     rightless = control_plane.service_account_kubeconfig(NAMESPACE, "rightless")
     webhook = webhooks.make(LOCAL, "--binder-metrics-url=", kubeconfig=rightless).start(ready=False)
     words = 'cannot get resource \\"secrets\\" in API group \\"\\" in the namespace \\"kai-scheduler\\"'
-    wait_until(lambda: words in webhook.log)
+    wait_until(lambda: words in webhook.log, within_s=30)
     assert webhook.answers("readyz") == 503
     assert webhook.answers("healthz") == 200
     assert webhook.stop() == 0

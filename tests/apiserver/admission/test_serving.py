@@ -90,7 +90,8 @@ def test_a_certificate_is_swapped_while_it_serves(
     new, unknown = Keys.make(tmp_path / "new"), Keys.make(tmp_path / "unknown")
     with installed(webhook, control_plane, keys.authority):
         apply(control_plane, configurations(webhook.port, keys.authority + new.authority))
-        before, said = webhook.log.count("A certificate is in use"), []
+        before = webhook.log.count("A certificate is in use")
+        said: list[str] = []
         mount.put(new.pair)
 
         def swapped() -> bool:

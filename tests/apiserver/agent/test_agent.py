@@ -2,19 +2,20 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+import yaml
 from controlplane import ControlPlane
 
 from controller.agent.account import ApiServer
 from controller.agent.pod import OwnPod, PodError
 from tests.agent import CARD, ONE_GPU, OTHER_CARD, SLICE
 from tests.apiserver.agent.conftest import ACCOUNT, Agents, Reservation
-from tests.cluster import MERGE, prepared_plane
+from tests.cluster import MERGE, ROOT
 from tests.sharing import GPU_INDEX, RESERVATIONS
 
 IN_SLICES = {"cards": [{"uuid": CARD, "mig": True, "slices": [SLICE]}]}
@@ -41,15 +42,6 @@ def before_the_write(tmp_path: Path) -> BeforeTheWrite:
         return found.report
 
     return look
-
-
-@pytest.fixture(scope="module")
-def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane that may be stopped."""
-    with prepared_plane(tmp_path_factory.mktemp("own-plane"), controller_manager=False) as plane:
-        account = {"metadata": {"name": "default"}}
-        plane.request("POST", f"/api/v1/namespaces/{RESERVATIONS}/serviceaccounts", account)
-        yield plane
 
 
 def test_the_device_is_named_and_held(reserve: Reserve, agents: Agents) -> None:
@@ -247,16 +239,18 @@ def test_a_token_that_is_renewed(reserve: Reserve, agents: Agents) -> None:
     assert pod.annotation() == CARD
 
 
-def test_the_server_is_away_at_the_start_and_comes_back(own_plane: ControlPlane, agents: Agents) -> None:
-    pod = Reservation.fresh(own_plane)
-    agent, other = agents.make(pod), agents.make(Reservation.fresh(own_plane))
-    own_plane.kill_apiserver()
+def test_the_server_is_away_at_the_start_and_comes_back(
+    control_plane: ControlPlane, reserve: Reserve, agents: Agents
+) -> None:
+    pod = reserve()
+    agent, other = agents.make(pod), agents.make(reserve())
+    control_plane.kill_apiserver()
     try:
         agent.start().wait_for("the API server does not answer, it is tried on")
         other.start().wait_for("does not answer")
         assert other.stop() == 0, "a signal ends the wait, too"
     finally:
-        own_plane.start_apiserver()
+        control_plane.start_apiserver()
     agent.wait_until_idle()
     assert pod.annotation() == CARD
 
@@ -267,3 +261,19 @@ def test_the_role_allows_what_is_needed_and_no_more(control_plane: ControlPlane,
     listed = control_plane.kubectl("auth", "can-i", "--list", account, "-n", RESERVATIONS, "--no-headers")
     (pods,) = (line.split() for line in listed.splitlines() if line.startswith("pods "))
     assert pods[-2:] == ["[get", "patch]"]
+
+
+def test_an_overlay_has_the_rights_of_kais_agent(control_plane: ControlPlane) -> None:
+    """B-94, F-61: beside our role, under a name that KAI's chart does not use."""
+    text = control_plane.kubectl("kustomize", str(ROOT / "config/overlays/kai-agent"))
+    found = {item["kind"]: item for item in yaml.safe_load_all(text)}
+    assert found.keys() == {"Role", "RoleBinding"}
+    assert found["Role"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "update"]}
+    ]
+    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": RESERVATIONS}
+    assert found["RoleBinding"]["subjects"] == [subject]
+    ours = control_plane.kubectl("get", "roles", "-n", RESERVATIONS, "-o", "name")
+    assert found["Role"]["metadata"]["name"] not in ours
+    assert found["Role"]["metadata"]["name"] != "kai-resource-reservation"
