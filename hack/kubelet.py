@@ -2,7 +2,8 @@
 
 There are no nodes behind the local control plane, so nothing would ever start a pod there. This stub sees new
 reservation pods, sets them Running and writes the device into their annotation, as the agent does (B-93);
-late, never, or with a failure, if told so.
+late, never, or with a failure, if told so. With `Containers` it plays the kubelet only: it starts our own
+agent for each pod, and that writes.
 """
 
 import hashlib
@@ -10,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
+from containers import Containers
 from controlplane import ControlPlane, ControlPlaneError, RequestError
 
 Object = dict[str, Any]
@@ -42,7 +45,8 @@ class Answer:
 def device_of(pod: Object) -> Answer:
     """Reports a device at once, always the same for a pod of this name."""
     digest = hashlib.sha256(pod["metadata"]["name"].encode()).hexdigest()
-    return Answer(device=f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}")
+    parts = (digest[start:end] for start, end in pairwise((0, 8, 12, 16, 20, 32)))
+    return Answer(device=f"GPU-{'-'.join(parts)}")
 
 
 class Kubelet:
@@ -59,6 +63,7 @@ class Kubelet:
         *,
         namespace: str = "kai-resource-reservation",
         answer: Callable[[Object], Answer | None] = device_of,
+        containers: Containers | None = None,
     ) -> None:
         """Prepares the stub.
 
@@ -66,10 +71,12 @@ class Kubelet:
             plane: The control plane.
             namespace: Of the reservation pods.
             answer: What becomes of a pod; None: not decided yet, it is asked again.
+            containers: Run the agent, which then reports the device; without them the stub does.
         """
         self.answer = answer
         self.answered: list[str] = []
         self._plane = plane
+        self._containers = containers
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._seen: dict[str, float] = {}
         self._done: set[str] = set()
@@ -102,7 +109,11 @@ class Kubelet:
                 continue  # the server is down, or the pod went meanwhile: look again
 
     def _answer_all(self) -> None:
-        for pod in self._plane.request("GET", self._path).get("items") or []:
+        pods = self._plane.request("GET", self._path).get("items") or []
+        if self._containers is not None:
+            present = [pod["metadata"] for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+            self._containers.keep(metadata["uid"] for metadata in present)
+        for pod in pods:
             uid = pod["metadata"]["uid"]
             since = self._seen.setdefault(uid, time.monotonic())
             if uid in self._done or pod["metadata"].get("deletionTimestamp"):
@@ -122,6 +133,10 @@ class Kubelet:
             self._plane.request("PATCH", f"{path}/status", {"status": status}, MERGE_PATCH)
             return
         self._plane.request("PATCH", f"{path}/status", {"status": {"phase": "Running"}}, MERGE_PATCH)
-        if answer.device is not None:
+        if answer.device is None:
+            return
+        if self._containers is not None:
+            self._containers.start(pod, answer.device)
+        else:
             body = {"metadata": {"annotations": {GPU_INDEX: answer.device}}}
             self._plane.request("PATCH", path, body, MERGE_PATCH)

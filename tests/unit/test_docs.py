@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 
 from controller import KAI_VERSIONS
+from controller.kai.fractions import ENDINGS
+from controller.kai.names import (
+    CONFIG_MAP_PREFIX,
+    CONTAINER_NAME,
+    DEVICE_COUNT,
+    GPU_FRACTION_LIMIT,
+    GPU_MEMORY_LIMIT,
+)
 from controller.kai.request import SPEC_FIELDS, ComputeMode
 from controller.plugins.registry import BUILT_IN
 from controller.setting_texts import rows
+from controller.settings import VERBS
 
 ROOT = Path(__file__).parents[2]
 FAULTS = (ROOT / "docs/faults.md").read_text()
 KAI = (ROOT / "docs/kai.md").read_text()
+ADMISSION = (ROOT / "docs/admission.md").read_text()
 CODE = set(re.findall(r"`([^`]+)`", KAI))
 """All that stands there as code."""
 ROWS = {
@@ -89,3 +99,29 @@ def test_the_readme_leads_here() -> None:
     readme = (ROOT / "README.md").read_text()
     for path in (ROOT / "docs").iterdir():
         assert f"(docs/{path.name})" in readme
+
+
+def test_every_annotation_that_the_webhook_judges_is_explained() -> None:
+    """Those that the API server asks about, and the endings of what is said of a container."""
+    webhooks = (ROOT / "config/admission/webhooks.yaml").read_text()
+    (asked,) = set(re.findall(r'key\.matches\("\^\((.+?)\)"\)', webhooks))
+    table = ADMISSION.partition("## What it refuses")[2].partition("\n## ")[0]
+    names = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
+    for pattern in asked.split("|"):
+        assert pattern.replace("\\\\", "").rstrip("$") in names
+    for ending in ENDINGS:
+        assert ending in ADMISSION
+    for name in (GPU_FRACTION_LIMIT, GPU_MEMORY_LIMIT, DEVICE_COUNT, CONTAINER_NAME, CONFIG_MAP_PREFIX):
+        assert f"| `{name}` |" in table
+
+
+def test_what_is_said_of_the_webhook_and_the_agent_is_there() -> None:
+    flags = {row.flag for verb in VERBS for row in rows(verb)}
+    named = set(re.findall(r"`(?:[\w-]+ )*(--[a-z-]+)", ADMISSION))
+    assert len(named) > 5
+    assert named <= flags
+    for path in re.findall(r"`(config/[\w./-]+)`", ADMISSION):
+        assert (ROOT / path).exists(), path
+    measures = (ROOT / "controller/admission/measures.py").read_text()
+    for name in re.findall(r"`kai_binder_admission_(\w+)`", ADMISSION):
+        assert name in measures

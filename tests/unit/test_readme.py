@@ -64,7 +64,7 @@ def test_markdown_does_not_eat_the_text_of_a_setting() -> None:
 
 def test_flags_exist() -> None:
     known = {row.flag for verb in VERBS for row in rows(verb)}
-    ours = {"--checkout", "--keep", "--kubernetes", "--list", "--upgrade"}
+    ours = {"--checkout", "--keep", "--kubernetes", "--list", "--upgrade", "--verbose"}
     own_lines = [
         line for line in README.splitlines() if not re.search(r"kubectl|docker|pip |FROM|COPY", line)
     ]

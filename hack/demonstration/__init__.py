@@ -1,0 +1,1 @@
+"""What `hack/demo` shows, and how it checks that it is so."""
