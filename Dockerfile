@@ -29,6 +29,6 @@ ENV PATH=/opt/kai-binder/bin:$PATH \
     PYTHONPYCACHEPREFIX=/opt/kai-binder/bytecode \
     PYTHONUNBUFFERED=1
 USER 10000:10000
-# metrics and health
-EXPOSE 8080 8081
+# metrics, health, and the webhook
+EXPOSE 8080 8081 9443
 ENTRYPOINT ["kai-binder"]

@@ -21,7 +21,6 @@ from demonstration.cases import (
     NO_SHARING,
     REFUSED,
     ROOT,
-    SAMPLES,
     Case,
     has_ended,
     samples,
@@ -239,5 +238,4 @@ def hints(programs: Programs, containers: Containers) -> Sequence[tuple[str, str
         (f"curl {programs.metrics_url}", "the binder's metrics"),
         (f"curl {programs.health_url}", "its health"),
         (f"tail -f {programs.binder_log} {programs.webhook_log} {containers.log}", "the logs"),
-        (f"ls {SAMPLES.relative_to(ROOT)}", "what was applied"),
     )

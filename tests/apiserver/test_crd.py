@@ -345,7 +345,7 @@ def test_the_samples_are_accepted(deployed: ControlPlane) -> None:
     applied = deployed.kubectl(
         "apply", "--dry-run=server", "--validate=strict", "-k", str(CONFIG / "samples")
     )
-    assert len(applied.splitlines()) == 21, applied
+    assert len(applied.splitlines()) == 27, applied
 
 
 HERE = "default"
