@@ -162,9 +162,10 @@ class Cluster:
         """Waits until the namespace has so many requests and all are in a phase."""
 
         def check() -> bool:
-            phases = [(item.get("status") or {}).get("phase") for item in self.all_requests()]
-            done = phases.count(phase)
-            assert done == len(phases) == count, f"{done} of {len(phases)} are {phase}"
+            found = {item["metadata"]["name"]: item.get("status") or {} for item in self.all_requests()}
+            others = {name: status for name, status in found.items() if status.get("phase") != phase}
+            assert not others, f"of {len(found)} these are not {phase}: {others}"
+            assert len(found) == count, f"there are {len(found)} requests, not {count}"
             return True
 
         wait_until(check, within_s=within_s)

@@ -11,7 +11,7 @@ from controlplane import ControlPlane
 
 from controller.runtime.client import Object
 from tests.agent import ONE_GPU, Agent
-from tests.cluster import MERGE, prepared_plane
+from tests.cluster import MERGE
 from tests.sharing import GPU_INDEX, RESERVATION_PODS, RESERVATIONS
 
 ACCOUNT = "kai-resource-reservation"
@@ -119,13 +119,6 @@ class Agents:
     def kill(self) -> None:
         for made in self._made:
             made.kill()
-
-
-@pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Not the one of all others: there a stub may answer for every reservation pod."""
-    with prepared_plane(tmp_path_factory.mktemp("agents-plane")) as plane:
-        yield plane
 
 
 @pytest.fixture

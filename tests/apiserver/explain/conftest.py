@@ -12,9 +12,12 @@ from tests.explaining import Explained, carry_out, check, explain, normal
 from tests.sharing import Agents, Sharing, playing_agents
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def agents(control_plane: ControlPlane) -> Iterator[Agents]:
-    """Plays kubelet and reservation agent; tests say by group what it does."""
+    """Plays kubelet and reservation agent; tests say by group what it does.
+
+    It ends with the module: of two that play on one control plane, the other one would answer, too.
+    """
     with playing_agents(control_plane) as decisions:
         yield decisions
 
