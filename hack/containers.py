@@ -80,9 +80,9 @@ class Containers:
         self.keep(())
         self._guard.close()
 
-    def pids(self) -> list[int]:
-        """Of those that run now."""
-        return [program.pid for program in self._programs.values() if program.pid is not None]
+    def running(self) -> set[str]:
+        """Names of the pods whose container runs now."""
+        return {program.name for program in list(self._programs.values()) if program.pid is not None}
 
     def _token(self, pod: Object, account: str) -> str:
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["name"], "uid": pod["uid"]}

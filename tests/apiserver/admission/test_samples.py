@@ -96,12 +96,12 @@ def test_pods_share_gpus_with_limits(cluster: Limits, binders: Binders, containe
             }
             assert cluster.data(f"{map_of(cluster, name)}-evar") == {}
         assert cluster.device(GROUP) != cluster.device(OTHER_GROUP)
-        wait_until(lambda: containers.log.read_text().count("it holds the GPU") == 2)
-        assert len(containers.pids()) == 2
-        for group in (GROUP, OTHER_GROUP):
-            assert f"says {cluster.device(group)}" in containers.log.read_text()
+        names = {cluster.reservation(group)["metadata"]["name"] for group in (GROUP, OTHER_GROUP)}
+        assert names <= containers.running()
+        told = [f"says {cluster.device(group)} now" for group in (GROUP, OTHER_GROUP)]
+        wait_until(lambda: all(words in containers.log.read_text() for words in told))
     cluster.wait_until_freed(GROUP, OTHER_GROUP, within_s=30)
-    wait_until(lambda: containers.pids() == [])
+    wait_until(lambda: not names & containers.running())
 
 
 def test_the_limit_without_sharing(cluster: Limits, binders: Binders) -> None:
