@@ -64,7 +64,7 @@ def normal(text: str, names: dict[str, str]) -> str:
     for found, shown in sorted(names.items(), key=lambda item: -len(item[0])):
         text = text.replace(found, shown)
     text = re.sub(r"gpu-reservation-[0-9a-f]{16}", "gpu-reservation-617c4451a7a8a54c", text)
-    text = re.sub(r"GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}\b", "GPU-2f1c7a9e", text)
+    text = re.sub(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "GPU-2f1c7a9e", text)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "8f1d…", text)
     return re.sub(r"(?<=[ (])\d+ (s|min|h|d)(?= ago| ?,|$|\n)", "5 s", text)
 
