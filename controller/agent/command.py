@@ -134,8 +134,9 @@ def _idle() -> int:
     """
     numbers = ", ".join(str(int(number)) for number in _ENDS)
     code = f"from signal import sigwait; sigwait(({numbers}))"
-    with contextlib.suppress(OSError):
-        os.execv(sys.executable, [sys.executable, "-S", "-P", "-c", code])  # noqa: S606
+    if sys.executable:  # Python may not know where it is itself
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, [sys.executable, "-S", "-P", "-c", code])  # noqa: S606
     signal.sigwait(_ENDS)  # less well, but as long
     return 0
 

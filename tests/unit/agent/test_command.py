@@ -128,6 +128,31 @@ def test_a_signal_ends_the_first_process_of_a_container(tmp_path: Path, number: 
         agent.kill()
 
 
+@pytest.mark.parametrize("executable", ["", None, "/no/such/python"])
+def test_without_an_interpreter_that_it_knows_it_waits_by_itself(executable: str | None) -> None:
+    """An end here would be a crash loop, with the GPU named already."""
+    code = (
+        "import sys; from controller.agent import command\n"
+        "command._report = lambda *_: None\n"
+        f"sys.executable = {executable!r}\n"
+        "sys.exit(command.main([], {}))"
+    )
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    try:
+        assert process.stderr is not None
+        assert b"it holds the GPU" in process.stderr.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.terminate()
+        assert process.communicate(timeout=10) == (None, b"")
+        assert process.returncode == 0
+    finally:
+        process.kill()
+
+
 @pytest.mark.parametrize("text", ["é" * 3000, "a" + "é" * 3000, "short", ""])
 def test_the_termination_log_is_never_too_long_nor_cut_within_a_character(tmp_path: Path, text: str) -> None:
     path = tmp_path / "termination-log"
