@@ -17,10 +17,20 @@ RUN = ("run", "admission", "agent")
 TELL = ("explain", "gpus")
 VERBS = (*RUN, *TELL)
 
+RESERVATION_POD = "gpu-reservation-"
+"""How the names of reservation pods begin, which all binders give (B-86); they set POD_NAME there, too."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a verb with the process's arguments and environment; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words and (pod := os.environ.get("POD_NAME", "")).startswith(RESERVATION_POD):
+        # The binder gives no argument to an image that it does not take for its own, such as one by the name
+        # of a mirror. A binder has nothing to do there, and would wait for a GPU that nobody names.
+        sys.stderr.write(
+            f"kai-binder: no verb is said, and {pod} is the name of a reservation pod: this is the agent\n"
+        )
+        words = ["agent"]
     verb = words.pop(0) if words and not words[0].startswith("-") else "run"
     if verb in TELL:
         from controller.explain.command import main as tell

@@ -1,7 +1,8 @@
 """What runs in reservation pods: the image that was set, or the one that the binder itself runs.
 
 Asked by `ReservationPods` before it makes a pod, and run by the app as a service. The agent is a verb of this
-project's command, so its image needs the argument; with any other image nothing is added (B-87).
+project's command, so its image gets the argument; with any other image nothing is added (B-87). Our image by
+another name does without: in reservation pods the command knows what it is for (``controller.__main__``).
 Invariant: the binder's own pod is read only where it can be told which it is, and not again once that has
 succeeded. What cannot be known leaves the image as it was set.
 
@@ -24,6 +25,7 @@ CONTAINER = "binder"
 """Of the Deployments that KAI's operator and we write."""
 ARGS = ("agent",)
 
+_DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
 _AFTER_S = 5.0
 """Where little CPU is allowed the first binds go before it."""
 
@@ -51,6 +53,19 @@ def repository(image: str) -> str:
     named, _, _ = image.partition("@")
     path, slash, last = named.rpartition("/")
     return f"{path}{slash}{last.partition(':')[0]}"  # a colon before the last slash is that of a port
+
+
+def is_same_name(one: str, other: str) -> bool:
+    """Whether two images differ in tag and digest at most; without a registry a name is one of Docker Hub."""
+    return _short(one) == _short(other)
+
+
+def _short(image: str) -> str:
+    path = repository(image)
+    for registry in _DEFAULT_REGISTRIES:
+        path = path.removeprefix(registry)
+    namespace, _, name = path.partition("/")
+    return name if namespace == "library" and "/" not in name else path
 
 
 class AgentImage:
@@ -83,7 +98,7 @@ class AgentImage:
             options = self._options
             own = await self._own_image()
             if options.image_is_set:
-                is_ours = own is not None and repository(own) == repository(options.image)
+                is_ours = own is not None and is_same_name(own, options.image)
                 self._known = Agent(options.image, ARGS if is_ours else ())
             elif own is not None:
                 self._known = Agent(own, ARGS)

@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from controller import app
-from controller.__main__ import main
+from controller.__main__ import RESERVATION_POD, main
 from controller.planning import plan
 from controller.reservation.image import CONTAINER
+from controller.reservation.manifest import NAME_PREFIX
 from controller.settings import load
 
 ROOT = Path(__file__).parents[2]
@@ -216,6 +217,41 @@ def test_run_need_not_be_said(capsys: pytest.CaptureFixture[str]) -> None:
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     assert "scheduler-name: mine\n" in shown[0]
+
+
+def ended(*words: str, pod: str) -> str:
+    """What the command says in a pod of this name, with a setting that only an agent does not look at."""
+    env = {**os.environ, "POD_NAME": pod, "POD_NAMESPACE": "n", "BINDER_LOG_LEVEL": "loud"}
+    command = [sys.executable, "-m", "controller", *words]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (1 if "kai-binder agent: " in done.stderr else 2), done.stderr
+    return done.stderr
+
+
+def test_without_a_verb_it_is_the_agent_in_a_reservation_pod() -> None:
+    """Whatever name its image goes by there: a binder could do nothing under that account."""
+    told = ended(pod="gpu-reservation-617c4451a7a8a54c").splitlines()
+    assert told[0] == (
+        "kai-binder: no verb is said, and gpu-reservation-617c4451a7a8a54c is the name of a reservation pod: "
+        "this is the agent"
+    )
+    assert [line.split(":")[0] for line in told[1:]] == ["kai-binder agent"]
+    assert NAME_PREFIX == RESERVATION_POD
+
+
+@pytest.mark.parametrize(
+    ("words", "pod"),
+    [
+        ([], "kai-binder-7d9c-gpu-reservation-0"),
+        ([], "gpu-reservation"),
+        ([], ""),
+        (["run"], "gpu-reservation-617c4451a7a8a54c"),
+        (["--burst=1"], "gpu-reservation-617c4451a7a8a54c"),
+        (["admission"], "gpu-reservation-617c4451a7a8a54c"),
+    ],
+)
+def test_elsewhere_or_with_a_word_it_is_what_it_always_was(words: list[str], pod: str) -> None:
+    assert ended(*words, pod=pod).startswith("kai-binder: BINDER_LOG_LEVEL: ")
 
 
 @pytest.mark.parametrize("verb", ["run", "admission"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.reservation.image import image_of, own_pod, repository
+from controller.reservation.image import image_of, is_same_name, own_pod, repository
 from controller.reservation.manifest import OwnPod
 
 DIGEST = f"sha256:{'0a' * 32}"
@@ -25,6 +25,28 @@ DIGEST = f"sha256:{'0a' * 32}"
 )
 def test_the_repository_of_an_image(image: str, name: str) -> None:
     assert repository(image) == name
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("acme/kai-binder:v1", "docker.io/acme/kai-binder:v2", True),
+        ("acme/kai-binder", f"index.docker.io/acme/kai-binder@{DIGEST}", True),
+        ("kai-binder", "docker.io/library/kai-binder:v1", True),
+        ("library/kai-binder", "docker.io/kai-binder", True),
+        ("kai-binder", "kai-binder:v1", True),
+        ("kai-binder", "acme/kai-binder", False),
+        ("acme/kai-binder", "docker.io/library/acme/kai-binder", False),
+        ("kai-binder", "registry.example.com/library/kai-binder", False),
+        ("acme/kai-binder", "registry.example.com/acme/kai-binder", False),
+        ("acme/kai-binder", "registry.example.com/docker.io/acme/kai-binder", False),
+        ("docker.io:5000/acme/kai-binder", "acme/kai-binder", False),
+    ],
+)
+def test_names_that_mean_one_repository(one: str, other: str, is_same: bool) -> None:
+    """What a runtime takes a name for that names no registry."""
+    assert is_same_name(one, other) is is_same
+    assert is_same_name(other, one) is is_same
 
 
 @pytest.mark.parametrize(
