@@ -48,6 +48,15 @@ GPU: Mapping[str, Remedy] = {
             "kai-scale-adjust",
         ),
     ),
+    Reason.RESERVATION_IMAGE_UNKNOWN: Remedy(
+        "False",
+        "No image is set for reservation pods, and the binder cannot tell which it runs itself; the "
+        "message says why. It looks again after a minute.",
+        (
+            "Set the binder's flag --resource-reservation-pod-image, or have the binder know its own pod: by "
+            "POD_NAME and POD_NAMESPACE, with the right to get it, and with a container named binder.",
+        ),
+    ),
     Reason.RESERVATION_REJECTED: Remedy(
         "False",
         "The API server refused the reservation pod; the message has its words.",

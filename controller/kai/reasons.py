@@ -52,6 +52,7 @@ class Reason(StrEnum):
     LIMIT_NOT_DELIVERED = "LimitNotDelivered"
     CONFIG_MAP_CONFLICT = "ConfigMapConflict"
     CLUSTER_SCALING_UP = "ClusterScalingUp"
+    RESERVATION_IMAGE_UNKNOWN = "ReservationImageUnknown"
     RESERVATION_REJECTED = "ReservationRejected"
     RESERVATION_TIMEOUT = "ReservationTimeout"
     RESERVATION_FAILED = "ReservationFailed"

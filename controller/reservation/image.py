@@ -3,8 +3,9 @@
 Asked by `ReservationPods` before it makes a pod, and run by the app as a service. The agent is a verb of this
 project's command, so its image gets the argument; with any other image nothing is added (B-87). Our image by
 another name does without: in reservation pods the command knows what it is for (``controller.__main__``).
-Invariant: the binder's own pod is read only where it can be told which it is, and not again once that has
-succeeded. What cannot be known leaves the image as it was set.
+Invariants: the binder's own pod is read only where it can be told which it is, not again once that has
+succeeded, and at most once a minute where it has not; and a pod whose image nobody knows is not made, as it
+would hold a GPU that its agent never names. Outside of pods, and where it is set, the image is as it was set.
 
 Secrets for pulling are not taken over: they are of the binder's namespace, and a pod that names any gets none
 of those that its own service account has.
@@ -17,6 +18,8 @@ import anyio
 from loguru import logger
 
 from controller.kai.names import PODS
+from controller.kai.outcome import Failed
+from controller.kai.reasons import Reason
 from controller.reservation.manifest import Agent, OwnPod, ReservationOptions
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
@@ -26,6 +29,7 @@ CONTAINER = "binder"
 ARGS = ("agent",)
 
 _DEFAULT_REGISTRIES = ("docker.io/", "index.docker.io/")
+_ASK_AGAIN_AFTER_S = 60.0
 _AFTER_S = 5.0
 """Where little CPU is allowed the first binds go before it."""
 
@@ -75,7 +79,8 @@ class AgentImage:
         self._client = client
         self._options = options
         self._known: Agent | None = None
-        self._told = False
+        self._unknown: Failed | None = None
+        self._asked_at_s = 0.0
         self._lock = anyio.Lock()
 
     async def run(self) -> None:
@@ -86,8 +91,8 @@ class AgentImage:
         except errors.ApiError as error:
             logger.bind(error=error.message).debug("The binder's own pod cannot be read yet")
 
-    async def agent(self) -> Agent:
-        """What a reservation pod is to run.
+    async def agent(self) -> Agent | Failed:
+        """What a reservation pod is to run, or why that cannot be known for now.
 
         Raises:
             errors.ApiError: The server was not there.
@@ -95,18 +100,34 @@ class AgentImage:
         async with self._lock:
             if self._known is not None:
                 return self._known
-            options = self._options
-            own = await self._own_image()
-            if options.image_is_set:
-                is_ours = own is not None and is_same_name(own, options.image)
-                self._known = Agent(options.image, ARGS if is_ours else ())
-            elif own is not None:
-                self._known = Agent(own, ARGS)
-                logger.bind(image=own).info("Reservation pods run the binder's own image")
-            return self._known or Agent(options.image)
+            if self._unknown is not None and anyio.current_time() < self._asked_at_s + _ASK_AGAIN_AFTER_S:
+                return self._unknown
+            found = await self._look()
+            if isinstance(found, Agent):
+                self._known = found
+                return found
+            if self._unknown is None:
+                logger.bind(problem=found.message).error("GPUs cannot be shared")
+            self._unknown, self._asked_at_s = found, anyio.current_time()
+            return found
 
-    async def _own_image(self) -> str | None:
-        """The image of the binder's container, as its pod names it; None if that cannot be known."""
+    async def _look(self) -> Agent | Failed:
+        options = self._options
+        own = await self._own_image()
+        if options.image_is_set:
+            if isinstance(own, Failed):
+                logger.bind(problem=own.message).debug("The binder's own image is not known")
+            is_ours = isinstance(own, str) and is_same_name(own, options.image)
+            return Agent(options.image, ARGS if is_ours else ())
+        if own is None:  # outside of pods, where a placeholder was told of at the start
+            return Agent(options.image)
+        if isinstance(own, Failed):
+            return own
+        logger.bind(image=own).info("Reservation pods run the binder's own image")
+        return Agent(own, ARGS)
+
+    async def _own_image(self) -> str | Failed | None:
+        """The image of the binder's container, as its pod names it, or why that is unknown; None outside."""
         own = self._options.own_pod
         if own is None:
             return None
@@ -115,23 +136,20 @@ class AgentImage:
         except errors.StatusError as error:
             if error.transient:
                 raise
-            self._tell(f"the binder's own pod {own.namespace}/{own.name} cannot be read: {error.message}")
-            return None
-        image = image_of(pod)
-        if image is None:
-            names = ", ".join(container["name"] for container in pod["spec"]["containers"])
-            self._tell(f"none of the containers of pod {own.namespace}/{own.name} is {CONTAINER}: {names}")
-        return image
+            return _unknown(
+                f"the binder's own pod {own.namespace}/{own.name} cannot be read: {error.message}; "
+                "set POD_NAME and POD_NAMESPACE to those of a pod that the binder may get"
+            )
+        names = ", ".join(container["name"] for container in pod["spec"]["containers"])
+        return image_of(pod) or _unknown(
+            f"none of the containers of pod {own.namespace}/{own.name} is {CONTAINER}: {names}; "
+            f"call the binder's {CONTAINER}"
+        )
 
-    def _tell(self, problem: str) -> None:
-        if self._told:
-            return
-        self._told = True
-        if self._options.image_is_set:
-            logger.bind(problem=problem).debug("The binder's own image is not known")
-        else:
-            text = f"{problem}; set POD_NAME and POD_NAMESPACE, or --resource-reservation-pod-image"
-            logger.bind(problem=text).error("GPUs cannot be shared")
+
+def _unknown(problem: str) -> Failed:
+    text = f"{problem}, or set --resource-reservation-pod-image"
+    return Failed(Reason.RESERVATION_IMAGE_UNKNOWN, text)
 
 
 def image_of(pod: Object) -> str | None:

@@ -17,7 +17,6 @@ from controller.runtime.client import Object
 NAME_PREFIX = "gpu-reservation-"
 """Of the names that KAI's binders give, too."""
 
-_FAKE_IMAGE = "ubuntu"
 _FIPS_ONLY = "fips140=only,tlsmlkem=0"
 """KAI's agent is written in Go (N-14)."""
 _DEVICE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/]{0,127}")
@@ -44,6 +43,9 @@ class Agent:
 
     image: str
     args: tuple[str, ...] = ()
+
+
+_FAKE = Agent("ubuntu", ("sleep", "infinity"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,7 @@ def reservation_pod(
         "nodeName": node_name,
         "serviceAccountName": options.service_account,
         "tolerations": [dict(item) for item in user["spec"].get("tolerations") or ()],
-        "containers": [_container(options, agent, node)],
+        "containers": [_container(options, agent)],
     }
     for name, value in (
         ("priorityClassName", options.priority_class_name),
@@ -161,12 +163,21 @@ def reservation_pod(
     }
 
 
+def stand_in(options: ReservationOptions, node: Object) -> Agent | None:
+    """What takes the agent's place on a node with fake GPUs; None elsewhere.
+
+    Nothing is there to be found: it only keeps the place, and others write the index.
+    """
+    labels: Mapping[str, str] = node["metadata"].get("labels") or {}
+    return _FAKE if options.fake_gpu_nodes and labels.get(FAKE_GPU_NODE) == "true" else None
+
+
 def _annotations(mode: ComputeMode | None) -> dict[str, str]:
     kept = {"karpenter.sh/do-not-disrupt": "true"}
     return kept if mode is None else {**kept, RESERVATION_MODE: str(mode)}
 
 
-def _container(options: ReservationOptions, agent: Agent, node: Object) -> Object:
+def _container(options: ReservationOptions, agent: Agent) -> Object:
     container: Object = {
         "name": "resource-reservation",
         "image": agent.image,
@@ -183,10 +194,6 @@ def _container(options: ReservationOptions, agent: Agent, node: Object) -> Objec
         container["env"].append({"name": "GODEBUG", "value": _FIPS_ONLY})
     if options.container_security_context:
         container["securityContext"] = options.container_security_context
-    labels: Mapping[str, str] = node["metadata"].get("labels") or {}
-    if options.fake_gpu_nodes and labels.get(FAKE_GPU_NODE) == "true":
-        # Nothing is there to be found: the image only keeps the place, and others write the index.
-        container |= {"image": _FAKE_IMAGE, "args": ["sleep", "infinity"]}
     return container
 
 

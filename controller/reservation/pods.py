@@ -18,7 +18,7 @@ from controller.kai.request import BindRequest
 from controller.kai.sharing import groups_of_pod
 from controller.reservation.answer import Waiting
 from controller.reservation.image import AgentImage
-from controller.reservation.manifest import device_of, mode_of, reservation_name, reservation_pod
+from controller.reservation.manifest import device_of, mode_of, reservation_name, reservation_pod, stand_in
 from controller.reservation.members import Members, node_of
 from controller.reservation.usage import Usage
 from controller.runtime import errors
@@ -133,7 +133,9 @@ class ReservationPods:
         if failure is not None:
             return failure
         mode = bind.request.compute_mode(group) if bind.request.names_compute_modes else None
-        agent = await self.image.agent()
+        agent = stand_in(self._options, bind.node) or await self.image.agent()
+        if isinstance(agent, Failed):
+            return agent
         body = reservation_pod(self._options, agent, bind.node, group, bind.user, mode)
         try:
             created = await self._client.create(PODS, body, self._options.namespace)

@@ -10,7 +10,11 @@ from uuid import uuid4
 import pytest
 from controlplane import ControlPlane
 
-from controller.runtime.client import Object
+from controller.kai.outcome import Failed
+from controller.reservation import image as reservation_image
+from controller.reservation.image import AgentImage
+from controller.reservation.manifest import Agent, OwnPod, ReservationOptions
+from controller.runtime.client import Client, ClientOptions, Object
 from tests.agent import CARD
 from tests.apiserver.agent.conftest import Agents, Reservation
 from tests.binder import Binder, Binders
@@ -113,17 +117,83 @@ def test_secrets_stay_those_of_the_service_account(cluster: Sharing, start_in: S
 
 @pytest.mark.parametrize(
     ("images", "words"),
-    [({}, "cannot be read"), ({"x": "a", "y": "b"}, "none of the containers of pod")],
+    [({}, "cannot be read: "), ({"x": "a", "y": "b"}, "none of the containers of pod")],
     ids=["no such pod", "no such container"],
 )
-def test_what_cannot_be_known(
+def test_what_cannot_be_known_fails_at_once(
     cluster: Sharing, start_in: StartIn, images: dict[str, str], words: str
 ) -> None:
-    """As ever: the pods are made, and it is told that they cannot start."""
+    """A pod with the placeholder would hold a GPU until the time is over, and nobody would know why."""
     binder = start_in(**images)
+    group = cluster.group()
+    cluster.share("a", cluster.node(), group)
+    reason = cluster.wait_for("a", "Failed")["reason"]
+    assert reason.startswith("GPUReserved ReservationImageUnknown: "), reason
+    assert words in reason
+    assert "--resource-reservation-pod-image" in reason
+    cluster.assert_nothing_left("a", group)
+    (told,) = (line for line in binder.log.splitlines() if "GPUs cannot be shared" in line)
+    assert words in told
+
+
+def test_a_binder_that_may_not_read_its_pod(
+    control_plane: ControlPlane, cluster: Sharing, start_in: StartIn, proxy: Proxy
+) -> None:
+    """It is asked once for the binds of a minute; with an image that is set it does not matter."""
+    kubeconfig = proxy.kubeconfig(control_plane.token("kai-scheduler", "binder"))
+    own = f"/namespaces/{BINDER_NAMESPACE}/pods/binder-"
+    with proxy.rule(Rule(Answer(403), path=own)):
+        start_in(kubeconfig=kubeconfig, binder=f"{OURS}:v1")
+        for name in ("a", "b", "c"):
+            cluster.share(name, cluster.node(), cluster.group())
+            assert "ReservationImageUnknown" in cluster.wait_for(name, "Failed")["reason"]
+    assert proxy.count("GET", own) == 1
+
+
+def test_nodes_with_fake_gpus_need_no_agent(cluster: Sharing, start_in: StartIn) -> None:
+    start_in("--fake-gpu-nodes")
+    group = cluster.group()
+    cluster.share("a", cluster.node(labels={"run.ai/fake.gpu": "true"}), group)
+    (container,) = cluster.wait_for_reservation(group)["spec"]["containers"]
+    assert (container["image"], container["args"]) == ("ubuntu", ["sleep", "infinity"])
+
+
+def test_outside_of_pods_the_image_is_as_it_was_set(cluster: Sharing, binders: Binders) -> None:
+    """By default it is KAI's placeholder, and that is told; whether it can be pulled the nodes know."""
+    binder = binders.start()
     assert runs(cluster) == (PLACEHOLDER, None)
-    assert "GPUs cannot be shared" in binder.log
-    assert words in binder.log
+    assert "is a placeholder" in binder.log
+
+
+@pytest.mark.anyio
+async def test_what_could_not_be_known_is_asked_for_again(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name = f"/api/v1/namespaces/{BINDER_NAMESPACE}/pods", f"binder-{uuid4().hex[:8]}"
+    client = await Client.connect(ClientOptions(kubeconfig=str(control_plane.admin_kubeconfig)))
+    options = ReservationOptions(
+        scheduler_name="kai-scheduler",
+        namespace="kai-resource-reservation",
+        service_account="kai-resource-reservation",
+        app_label="kai-resource-reservation",
+        image=PLACEHOLDER,
+        image_is_set=False,
+        own_pod=OwnPod(BINDER_NAMESPACE, name),
+        timeout_s=40.0,
+    )
+    image = AgentImage(client, options)
+    try:
+        missing = await image.agent()
+        assert isinstance(missing, Failed)
+        spec = {"serviceAccountName": "binder", "containers": [{"name": "binder", "image": OURS}]}
+        control_plane.request("POST", path, {"metadata": {"name": name}, "spec": spec})
+        assert await image.agent() == missing, "not within a minute"
+        monkeypatch.setattr(reservation_image, "_ASK_AGAIN_AFTER_S", 0.0)
+        assert await image.agent() == Agent(OURS, ("agent",))
+        control_plane.request("DELETE", f"{path}/{name}?gracePeriodSeconds=0")
+        assert await image.agent() == Agent(OURS, ("agent",)), "once is enough"
+    finally:
+        await client.close()
 
 
 def test_the_own_pod_is_read_once(

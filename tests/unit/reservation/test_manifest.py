@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.reservation.manifest import Agent, ReservationOptions, reservation_name, reservation_pod
+from controller.reservation.manifest import (
+    Agent,
+    ReservationOptions,
+    reservation_name,
+    reservation_pod,
+    stand_in,
+)
 from controller.runtime.client import Object
 
 DATA = Path(__file__).parents[2] / "data" / "kai-after-bind.json"
@@ -36,7 +42,9 @@ def node(name: str = "gpu-1", **labels: str) -> Object:
 
 def made(user: Object = USER, on: Object | None = None, **changes: object) -> Object:
     settings = options(**changes)
-    return reservation_pod(settings, Agent(settings.image), on or node(), "g-1", user)
+    where = on or node()
+    agent = stand_in(settings, where) or Agent(settings.image)
+    return reservation_pod(settings, agent, where, "g-1", user)
 
 
 def container(pod: Object) -> Object:
