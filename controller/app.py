@@ -28,7 +28,7 @@ from controller.reservation.groups import (
     groups_of_changed_request,
     groups_of_changed_reservation,
 )
-from controller.reservation.image import own_pod
+from controller.reservation.image import outlook_of, own_pod
 from controller.reservation.manifest import OwnPod, ReservationOptions
 from controller.reservation.members import (
     GROUP_INDEX,
@@ -103,6 +103,13 @@ def problems(settings: Settings, plugins: Sequence[PlannedPlugin]) -> list[str]:
     """What stands in the way of these settings, beside needs of plugins."""
     sharing = sharing_problem(settings, plugins)
     return [] if sharing is None else [sharing]
+
+
+def outlook(settings: Settings, plugins: Sequence[PlannedPlugin]) -> dict[str, str]:
+    """What the binder will do that its settings alone do not show, by a name for it."""
+    if not _sharing(plugins):
+        return {}
+    return {"reservation-pods-run": outlook_of(_image_is_set(settings), _own_pod())}
 
 
 def _sharing(plugins: Sequence[PlannedPlugin]) -> list[str]:

@@ -39,6 +39,9 @@ class Root(Protocol):
     def problems(self, settings: Any, plugins: Plan) -> list[str]:  # noqa: ANN401
         """What stands in the way of these settings, beside needs of plugins."""
 
+    def outlook(self, settings: Any, plugins: Plan) -> Mapping[str, str]:  # noqa: ANN401
+        """What it will do that the settings alone do not show, by a name for it."""
+
     def run(self, settings: Any, plugins: Plan, stop: "anyio.Event") -> Coroutine[Any, Any, None]:  # noqa: ANN401
         """Runs until `stop` is set."""
 
@@ -171,6 +174,8 @@ def _print_config(root: Root, settings: "CommonSettings", plugins: Plan, ignored
             sys.stdout.write(f"  {name}: {typed(value)}\n")
         if planned.unmet is not None:
             sys.stdout.write(f"  dependencyNotMet: {planned.unmet}\n")
+    for name, text in root.outlook(settings, plugins).items():
+        sys.stdout.write(f"{name}: {json.dumps(text)}\n")
     if ignored:
         sys.stdout.write("ignored:\n" + "".join(f"- {json.dumps(text)}\n" for text in ignored))
     problems = [f"DependencyNotMet: {planned.unmet}" for planned in plugins if planned.unmet is not None]

@@ -47,6 +47,11 @@ def problems(_settings: AdmissionSettings, _plugins: Sequence[PlannedPlugin]) ->
     return []
 
 
+def outlook(_settings: AdmissionSettings, _plugins: Sequence[PlannedPlugin]) -> dict[str, str]:
+    """What the webhook will do that its settings alone do not show: nothing."""
+    return {}
+
+
 def rules_of(settings: AdmissionSettings, plugins: Sequence[PlannedPlugin]) -> Rules:
     """What the webhook judges by."""
     arguments = {planned.cls: planned.arguments for planned in plugins}

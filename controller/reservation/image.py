@@ -72,6 +72,16 @@ def _short(image: str) -> str:
     return name if namespace == "library" and "/" not in name else path
 
 
+def outlook_of(image_is_set: bool, own: OwnPod | None) -> str:
+    """What reservation pods will run, as far as that is known without the server (`AgentImage.agent`)."""
+    if own is None:
+        return f"the {'image that is set' if image_is_set else 'placeholder'}, without an argument"
+    pod, argument = f"pod {own.namespace}/{own.name}", f"with the argument {' '.join(ARGS)}"
+    if image_is_set:
+        return f"the image that is set, {argument} if {pod} runs one of that name"
+    return f"the image of the binder's own {pod}, {argument}"
+
+
 class AgentImage:
     """Knows what reservation pods run, once it has looked."""
 

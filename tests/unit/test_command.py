@@ -151,6 +151,32 @@ def test_without_a_problem_nothing_is_told(flags: list[str], capsys: pytest.Capt
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("pod", "flags", "code", "outlook"),
+    [
+        ("b", [], 0, "the image of the binder's own pod n/b, with the argument agent"),
+        ("b", [AGENT], 0, "the image that is set, with the argument agent if pod n/b runs one of that name"),
+        ("", [AGENT], 0, "the image that is set, without an argument"),
+        ("", [], 1, "the placeholder, without an argument"),
+        ("b", ['--plugins={"gpusharing":{"enabled":false}}'], 0, None),
+    ],
+)
+def test_what_reservation_pods_run_is_told_as_far_as_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pod: str,
+    flags: list[str],
+    code: int,
+    outlook: str | None,
+) -> None:
+    """In a pod the image in effect is not the one that the settings show."""
+    if pod:
+        monkeypatch.setenv("POD_NAME", pod)
+        monkeypatch.setenv("POD_NAMESPACE", "n")
+    assert main(["--print-config", *flags]) == code
+    assert yaml.safe_load(capsys.readouterr().out).get("reservation-pods-run") == outlook
+
+
 def test_a_placeholder_is_told_at_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """F-29."""
     addresses = ["--metrics-bind-address=0", "--health-probe-bind-address=0"]
