@@ -9,10 +9,19 @@ from dataclasses import dataclass
 
 from controller.explain.remedies_bind import BIND, Remedy
 from controller.explain.remedies_gpu import GPU
-from controller.explain.remedies_pod import SITUATIONS
+from controller.explain.remedies_pod import SITUATIONS, UNNAMED_DELETION
 from controller.explain.remedies_storage import STORAGE
 
-__all__ = ["REMEDIES", "SECTIONS", "SITUATIONS", "WORDS", "Advice", "Remedy", "advice_for"]
+__all__ = [
+    "REMEDIES",
+    "SECTIONS",
+    "SITUATIONS",
+    "UNNAMED_DELETION",
+    "WORDS",
+    "Advice",
+    "Remedy",
+    "advice_for",
+]
 
 WORDS = frozenset(
     {

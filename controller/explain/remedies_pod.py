@@ -6,6 +6,9 @@ from controller.explain.remedies_bind import Remedy
 
 _BINDER = "kubectl get pods,leases -n <binder-namespace>"
 
+UNNAMED_DELETION = "kubectl delete pod <reservation>"
+"""In a step that is told only where the pod is known."""
+
 SITUATIONS: Mapping[str, Remedy] = {
     "NoRequest": Remedy(
         "",
@@ -78,8 +81,7 @@ SITUATIONS: Mapping[str, Remedy] = {
         (
             "Name an image that node <node> can pull, by the binder's flag --resource-reservation-pod-image "
             "(now <image>); or give the service account of <reservation-namespace> a pull secret.",
-            "Delete the reservation pod, it is made anew: "
-            "kubectl delete pod <reservation> -n <reservation-namespace>",
+            f"Delete the reservation pod, it is made anew: {UNNAMED_DELETION} -n <reservation-namespace>",
         ),
     ),
     "StartOfReservation": Remedy(

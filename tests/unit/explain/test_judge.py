@@ -14,6 +14,7 @@ from tests.unit.explain.objects import (
     request,
     reservation,
     shared,
+    state,
     text,
 )
 
@@ -26,12 +27,6 @@ FORBIDDEN = Read(problem="may not read pods team/train: no")
 def waits(step: str, what: str) -> dict[str, object]:
     conditions = [condition(step, "Unknown", "Waiting", what), condition("Bound", "Unknown", "Waiting", what)]
     return {"observedGeneration": 1, "conditions": conditions}
-
-
-def state(reason: str) -> dict[str, object]:
-    return {
-        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason, "message": "words"}}}]
-    }
 
 
 def test_a_pod_that_is_bound() -> None:
