@@ -4,8 +4,19 @@ import pytest
 
 from controller.explain.answer import Answer
 from controller.explain.reads import Read
+from controller.explain.remedies import WORDS, filled
 from controller.kai.reasons import Reason
-from tests.unit.explain.objects import answer, condition, failed, pod, reasons, reservation, shared, state
+from tests.unit.explain.objects import (
+    answer,
+    condition,
+    failed,
+    pod,
+    reasons,
+    request,
+    reservation,
+    shared,
+    state,
+)
 
 BROKEN = "container resource-reservation: ErrImagePull: no such image"
 TIMEOUT = f"reservation pod kai-resource-reservation/gpu-reservation-g reported no GPU within 40 s: {BROKEN}"
@@ -70,3 +81,27 @@ class TestReservationsThatOthersUse:
         found = answer(timed_out(), pod(), reservations=Read((reservation(),)))
         assert reasons(found) == [Reason.RESERVATION_TIMEOUT]
         assert "kubectl describe pod gpu-reservation-g -n kai-resource-reservation" in steps(found)
+
+
+SMUGGLED = "n1; rm -rf ~"
+
+
+class TestCommandsForCopying:
+    @pytest.mark.parametrize("node", [SMUGGLED, "$(reboot)", "-A", "a b", "n" * 300])
+    def test_a_node_that_is_no_name_stays_out(self, node: str) -> None:
+        item = request(failed(condition("Bound", "False", "NodeGone")), selectedNode=node)
+        found = answer(item, pod())
+        assert reasons(found) == [Reason.NODE_GONE]
+        assert node not in steps(found)
+        assert "kubectl get node <node>" in steps(found)
+
+    @pytest.mark.parametrize("word", sorted(WORDS))
+    def test_no_word_takes_anything(self, word: str) -> None:
+        assert filled(f"a <{word}> b", {word: SMUGGLED}) == f"a <{word}> b"
+        assert filled(f"a <{word}> b", {word: "good-1"}) == "a good-1 b"
+
+    def test_groups_and_images_have_patterns_of_their_own(self) -> None:
+        assert filled("<group>", {"group": "Shared_GPU.1"}) == "Shared_GPU.1"
+        image = "registry.example.com:5000/Team/agent_1:v0.17@sha256:0123abcd"
+        assert filled("<image>", {"image": image}) == image
+        assert filled("<image>", {"image": "a`reboot`"}) == "<image>"
