@@ -26,7 +26,8 @@ _WAITS = {
     "VolumeBinding": "WaitingForVolume",
     "DynamicResources": "WaitingForDevices",
 }
-_TAKEN_UP_S = 10.0
+TAKEN_UP_S = 10.0
+"""A binder that works has written something to a request by then."""
 _STARTED_S = 60.0
 
 
@@ -87,10 +88,12 @@ def then_of(case: Case, advice: tuple[Advice, ...]) -> str:
     again = any(remedy is None or remedy.again for remedy in remedies)
     if case.is_bound or case.attempts is None or not again:
         return ""
+    failed = BindStatus.of(case.findings.found.request or {}).phase == Phase.FAILED
     if not case.attempts.is_over:
-        failed = BindStatus.of(case.findings.found.request or {}).phase == Phase.FAILED
         goes_on = "the binder tries again" if failed else "the bind goes on"
         return f"Then wait: {goes_on} by itself."
+    if not failed:
+        return ""
     metadata = mapping((case.findings.found.request or {}).get("metadata"))
     command = f"kubectl delete bindrequest {metadata.get('name')} -n {metadata.get('namespace')}"
     return (
@@ -136,11 +139,14 @@ def _of_unbound(case: Case) -> Iterator[tuple[str, str]]:
     if request["metadata"].get("deletionTimestamp"):
         yield f"request {request['metadata']['name']}", "RequestDeleting"
         return
+    if BindStatus.of(request).phase == Phase.SUCCEEDED:
+        yield f"request {request['metadata']['name']}", "SucceededUnbound"
+        return
     failures = list(_of_conditions(case)) or list(_of_reason_line(case))
     yield from _refined(case, failures)
     if case.leader.leads is False and not (case.attempts and case.attempts.is_over):
         yield "binder", "NoLeader"
-    elif not failures and case.age_s > _TAKEN_UP_S:
+    elif not failures and case.age_s > TAKEN_UP_S:
         yield "binder", "NotTakenUp"
     if len(found.requests) > 1:
         yield f"pod {case.pod.name}", "RequestAside"

@@ -33,7 +33,8 @@ SITUATIONS: Mapping[str, Remedy] = {
     ),
     "NoLeader": Remedy(
         "",
-        "No binder leads: the Lease is held by nobody, or was not renewed in time.",
+        "No binder leads: the Lease is held by nobody, or was not renewed in time, and nothing was done for "
+        "the request.",
         (f"See why no binder runs: {_BINDER}", "See its log: {log}"),
     ),
     "RequestDeleting": Remedy(
@@ -44,6 +45,16 @@ SITUATIONS: Mapping[str, Remedy] = {
             "If it stays, see who holds it: kubectl get bindrequest <request> -n <namespace> "
             "-o jsonpath='{.metadata.finalizers}'",
         ),
+    ),
+    "SucceededUnbound": Remedy(
+        "",
+        "The request says that the pod was bound, and the pod has no node.",
+        (
+            "See whether it has one by now: kubectl get pod <pod> -n <namespace> -o wide",
+            "If not, see who wrote the request's status: kubectl get bindrequest <request> -n <namespace> "
+            "-o yaml --show-managed-fields",
+        ),
+        again=False,
     ),
     "RequestAside": Remedy(
         "",
