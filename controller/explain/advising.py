@@ -156,6 +156,9 @@ def _of_undecided(case: Case) -> Iterator[tuple[str, str]]:
     """Of a pod without a request: the last one may have failed; the scheduler deletes it then."""
     if case.findings.found.requests_problem:
         return
+    for item in case.findings.found.stale:  # the scheduler gives requests the name of the pod
+        if item["metadata"]["name"] == case.pod.name:
+            yield f"the BindRequest of an earlier pod, {case.pod.name}", Reason.POD_REPLACED
     told = [event for event in case.events if event.about.startswith("BindRequest/")]
     for event in reversed(told):
         remedy = REMEDIES.get(event.reason)

@@ -188,6 +188,8 @@ def _notes(case: Case) -> Iterator[str]:
     found, request = case.findings.found, case.findings.found.request
     if found.namesake:
         yield f"Pod {found.namesake} is another one, not that of this request: explain pod/{found.namesake}."
+    for item in found.stale:
+        yield f"BindRequest {item['metadata']['name']} was made for an earlier pod of this name."
     if request is None:
         return
     if request["metadata"].get("deletionTimestamp"):
