@@ -133,7 +133,8 @@ class SharedGPU:
     @property
     def is_over_committed(self) -> bool:
         """Whether the shares are more than the card, by more than rounding explains."""
-        return self.portion - sum((use.size.slack for use in self.uses), Fraction(0)) > 1
+        excess = self.portion - 1
+        return excess > 0 and excess > sum((use.size.slack for use in self.uses), Fraction(0))
 
     @property
     def mib(self) -> int:

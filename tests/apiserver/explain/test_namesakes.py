@@ -1,13 +1,15 @@
 """Requests of earlier pods of a name, and pods that are bound between two reads."""
 
-from typing import Any
+from collections.abc import Iterator
 
+import pytest
 from controlplane import ControlPlane
 
 from tests.apiserver.explain.conftest import Team
 from tests.apiserver.explain.test_rights import reader
 from tests.explaining import Explained, explain
 from tests.proxy import Call, Delay, Proxy, Rule
+from tests.volumes import Volumes
 
 FAILED = {"phase": "Failed", "failedAttempts": 1, "observedGeneration": 1, "reason": "Bound NodeGone: gone"}
 
@@ -16,15 +18,24 @@ def asked(team: Team, name: str) -> Explained:
     return explain(team.kubeconfig, name, "-n", team.cluster.namespace, "-o", "json")
 
 
-def of_an_earlier_pod(team: Team, node: str, **spec: Any) -> None:  # noqa: ANN401
-    """A request whose pod was made anew; the new one has no request."""
-    earlier = team.cluster.pod("train")
-    team.cluster.ask("train", node, owner=earlier, **spec)
-    team.cluster.patch_status("train", FAILED)
+@pytest.fixture
+def collector_paused(team: Team) -> Iterator[None]:
+    """Has requests stay whose owner is gone; else they go with it, sooner or later."""
+    with Volumes(team.cluster).controllers_paused():
+        yield
+
+
+def of_an_earlier_pod(team: Team, node: str) -> None:
+    """A request whose pod was made anew; the new one has none of its own."""
+    former = team.cluster.pod("train")
     team.cluster.delete_pod("train")
     team.cluster.pod("train")
+    stranger = {"metadata": {"name": "train", "uid": former["metadata"]["uid"]}}
+    team.cluster.ask("train", node, owner=stranger)
+    team.cluster.patch_status("train", FAILED)
 
 
+@pytest.mark.usefixtures("collector_paused")
 def test_a_bound_pod_beside_the_request_of_an_earlier_one(team: Team) -> None:
     node = team.node()
     of_an_earlier_pod(team, node)
@@ -40,6 +51,7 @@ def test_a_bound_pod_beside_the_request_of_an_earlier_one(team: Team) -> None:
     assert [item["reason"] for item in told.json["advice"]] == ["PodReplaced"]
 
 
+@pytest.mark.usefixtures("collector_paused")
 def test_a_pod_without_a_request_beside_that_of_an_earlier_one(team: Team) -> None:
     of_an_earlier_pod(team, team.node())
     told = asked(team, "pod/train")
@@ -50,6 +62,7 @@ def test_a_pod_without_a_request_beside_that_of_an_earlier_one(team: Team) -> No
     assert asked(team, "train").json["request"]["name"] == "train"
 
 
+@pytest.mark.usefixtures("collector_paused")
 def test_the_pods_own_request_comes_before_that_of_its_name(team: Team) -> None:
     node = team.node()
     of_an_earlier_pod(team, node)
