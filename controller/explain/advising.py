@@ -1,27 +1,33 @@
 """What to do, for all that is known of one pod. Pure; called by `judge.py`."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from controller.explain.answer import Attempts, Decision, Event, Leader, Pod, Step
+from controller.explain.answer import Attempts, Decision, Event, Group, Leader, Pod, Step
 from controller.explain.facts import mapping, waiting_reasons
 from controller.explain.findings import Findings
 from controller.explain.options import Options
-from controller.explain.remedies import REMEDIES, SITUATIONS, Advice, advice_for
+from controller.explain.remedies import REMEDIES, SITUATIONS, UNNAMED_DELETION, Advice, advice_for
 from controller.kai.reasons import ConditionType, Phase, Reason
 from controller.kai.request import BindStatus
 
 _HEAD = re.compile(r"(?P<step>\w+) (?P<reason>\w+): ")
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+_HINDRANCES: Mapping[str, frozenset[str]] = {
+    "ImageOfReservation": _IMAGE,
+    "StartOfReservation": _CONFIG | {"CrashLoopBackOff"},
+}
+"""What keeps a reservation pod from reporting its GPU, by what its status says of that."""
 _WAITS = {
     ConditionType.GPU_RESERVED: "WaitingForReservation",
     "VolumeBinding": "WaitingForVolume",
     "DynamicResources": "WaitingForDevices",
 }
-_TAKEN_UP_S = 10.0
+TAKEN_UP_S = 10.0
+"""A binder that works has written something to a request by then."""
 _STARTED_S = 60.0
 
 
@@ -66,8 +72,14 @@ def advice_of(case: Case) -> tuple[Advice, ...]:
     found = _of_bound(case) if case.is_bound else _of_unbound(case)
     advice: dict[str, Advice] = {}
     for about, reason in found:
-        advice.setdefault(reason, advice_for(about, reason, words_of(case, about)))
+        advice.setdefault(reason, _one(case, about, reason))
     return tuple(advice.values())
+
+
+def _one(case: Case, about: str, reason: str) -> Advice:
+    """The advice; to delete a reservation pod only if it is known which, and that nobody is on its GPU."""
+    made = advice_for(about, reason, words_of(case, about, reason))
+    return replace(made, steps=tuple(step for step in made.steps if UNNAMED_DELETION not in step))
 
 
 def then_of(case: Case, advice: tuple[Advice, ...]) -> str:
@@ -76,10 +88,12 @@ def then_of(case: Case, advice: tuple[Advice, ...]) -> str:
     again = any(remedy is None or remedy.again for remedy in remedies)
     if case.is_bound or case.attempts is None or not again:
         return ""
+    failed = BindStatus.of(case.findings.found.request or {}).phase == Phase.FAILED
     if not case.attempts.is_over:
-        failed = BindStatus.of(case.findings.found.request or {}).phase == Phase.FAILED
         goes_on = "the binder tries again" if failed else "the bind goes on"
         return f"Then wait: {goes_on} by itself."
+    if not failed:
+        return ""
     metadata = mapping((case.findings.found.request or {}).get("metadata"))
     command = f"kubectl delete bindrequest {metadata.get('name')} -n {metadata.get('namespace')}"
     return (
@@ -125,11 +139,14 @@ def _of_unbound(case: Case) -> Iterator[tuple[str, str]]:
     if request["metadata"].get("deletionTimestamp"):
         yield f"request {request['metadata']['name']}", "RequestDeleting"
         return
+    if BindStatus.of(request).phase == Phase.SUCCEEDED:
+        yield f"request {request['metadata']['name']}", "SucceededUnbound"
+        return
     failures = list(_of_conditions(case)) or list(_of_reason_line(case))
     yield from _refined(case, failures)
     if case.leader.leads is False and not (case.attempts and case.attempts.is_over):
         yield "binder", "NoLeader"
-    elif not failures and case.age_s > _TAKEN_UP_S:
+    elif not failures and case.age_s > TAKEN_UP_S:
         yield "binder", "NotTakenUp"
     if len(found.requests) > 1:
         yield f"pod {case.pod.name}", "RequestAside"
@@ -139,6 +156,9 @@ def _of_undecided(case: Case) -> Iterator[tuple[str, str]]:
     """Of a pod without a request: the last one may have failed; the scheduler deletes it then."""
     if case.findings.found.requests_problem:
         return
+    for item in case.findings.found.stale:  # the scheduler gives requests the name of the pod
+        if item["metadata"]["name"] == case.pod.name:
+            yield f"the BindRequest of an earlier pod, {case.pod.name}", Reason.POD_REPLACED
     told = [event for event in case.events if event.about.startswith("BindRequest/")]
     for event in reversed(told):
         remedy = REMEDIES.get(event.reason)
@@ -180,27 +200,23 @@ def _refined(case: Case, failures: list[tuple[str, str]]) -> Iterator[tuple[str,
     """The same, with what the reservation pods say of themselves first."""
     reserving = {"WaitingForReservation", Reason.RESERVATION_TIMEOUT, Reason.RESERVATION_FAILED}
     if any(reason in reserving for _, reason in failures):
-        text = " ".join(
-            [
-                *(step.message for step in case.steps if step.type == ConditionType.GPU_RESERVED),
-                *(group.hindrances for group in (case.decision.groups if case.decision else ())),
-            ]
-        )
-        if any(reason in text for reason in _IMAGE):
-            yield ConditionType.GPU_RESERVED, "ImageOfReservation"
-            failures = [(about, reason) for about, reason in failures if reason not in reserving]
-        elif "CrashLoopBackOff" in text or any(reason in text for reason in _CONFIG):
-            yield ConditionType.GPU_RESERVED, "StartOfReservation"
-            failures = [(about, reason) for about, reason in failures if reason not in reserving]
+        groups = case.decision.groups if case.decision is not None else ()
+        texts = [group.hindrances for group in groups if not group.device]
+        if any(not group.reservation for group in groups):  # what is gone, the condition may still tell of
+            texts += (step.message for step in case.steps if step.type == ConditionType.GPU_RESERVED)
+        for reason, words in _HINDRANCES.items():
+            if any(word in text for word in words for text in texts):
+                yield ConditionType.GPU_RESERVED, reason
+                failures = [(about, other) for about, other in failures if other not in reserving]
+                break
     yield from failures
 
 
-def words_of(case: Case, about: str) -> Mapping[str, str]:
-    """What is known of the names that remedies speak of."""
+def words_of(case: Case, about: str, reason: str = "") -> Mapping[str, str]:
+    """What is known of the names that remedies speak of; of reservation pods none that may be in use."""
     request = case.findings.found.request
     groups = case.decision.groups if case.decision is not None else ()
-    held = next((group for group in groups if group.reservation and not group.device), None)
-    held = held or next((group for group in groups if group.reservation), None)
+    held = _held(groups, reason)
     return {
         "namespace": case.pod.namespace,
         "pod": case.pod.name,
@@ -208,18 +224,34 @@ def words_of(case: Case, about: str) -> Mapping[str, str]:
         "node": case.decision.node if case.decision is not None else case.pod.node,
         "group": groups[0].name if groups else "",
         "claim": _claim(case, about),
-        "reservation": held.reservation.rpartition("/")[2] if held is not None else _named(case),
+        "reservation": held.reservation.rpartition("/")[2] if held is not None else _named(case, reason),
         "image": held.image if held is not None else "",
         "reservation-namespace": case.options.reservation_namespace,
         "binder-namespace": case.options.binder_namespace,
     }
 
 
-def _named(case: Case) -> str:
+def _held(groups: Iterable[Group], reason: str) -> Group | None:
+    """The group whose reservation pod a remedy speaks of: one without a device, with this hindrance now."""
+    waiting = (group for group in groups if group.reservation and not group.device)
+    if reason not in _HINDRANCES:
+        return next(waiting, None)
+    words = _HINDRANCES[reason]
+    found = (group for group in waiting if any(word in group.hindrances for word in words))
+    if reason == "ImageOfReservation":  # which is to be deleted: one that runs may be in use
+        found = (group for group in found if group.phase == "Pending")
+    return next(found, None)
+
+
+def _named(case: Case, reason: str) -> str:
     """The reservation pod that a message names, where it is gone."""
+    if reason == "ImageOfReservation":
+        return ""
     pattern = re.compile(rf"reservation pod {re.escape(case.options.reservation_namespace)}/([\w.-]+)")
     found = (pattern.search(step.message) for step in case.steps)
-    return next((match[1] for match in found if match is not None), "")
+    name = next((match[1] for match in found if match is not None), "")
+    there = {pod["metadata"]["name"] for pod in case.findings.reservations.items}
+    return name if name not in there else ""
 
 
 def _claim(case: Case, about: str) -> str:

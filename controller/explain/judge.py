@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from controller.explain import facts, news
-from controller.explain.advising import Case, advice_of, then_of
+from controller.explain.advising import TAKEN_UP_S, Case, advice_of, then_of
 from controller.explain.answer import Answer, Attempts, Decision, Pod, Step, Verdict
 from controller.explain.findings import Findings
 from controller.explain.options import Options
@@ -41,7 +41,7 @@ def judged(findings: Findings, missing: list[str], options: Options, now: dateti
         decision=facts.decision_of(request, findings) if request is not None else None,
         steps=steps,
         attempts=attempts,
-        leader=news.leader_of(findings.lease, now),
+        leader=news.leader_of(findings.lease, now, is_idle=_is_idle(request, now)),
         events=news.events_of(findings.events),
         is_bound=verdict is Verdict.BOUND,
         options=options,
@@ -103,6 +103,15 @@ def attempts_of(request: Object, now: datetime) -> Attempts:
     return Attempts(failed=failed, limit=limit, is_over=over, last=last, next_in_s=next_in_s, text=text)
 
 
+def _is_idle(request: Object | None, now: datetime) -> bool:
+    """Whether there is a request that no binder has written anything to for so long that none works."""
+    if request is None:
+        return False
+    status, made = BindStatus.of(request), facts.moment_of(request["metadata"].get("creationTimestamp"))
+    untouched = not status.phase and not status.conditions and status.observed_generation is None
+    return untouched and made is not None and (now - made).total_seconds() > TAKEN_UP_S
+
+
 def _written(request: Object) -> datetime | None:
     """When the status was written last; the API server notes that, to the second."""
     times = [
@@ -131,13 +140,15 @@ def _summary(case: Case) -> str:
         why = "" if not case.findings.found.requests_problem else ", and its BindRequest may not be read"
         undecided = f"{name} is not bound: the scheduler has not decided where it is to go."
         return f"{name} is not bound{why}." if why else undecided
+    status = BindStatus.of(request)
+    if status.phase == Phase.SUCCEEDED:
+        return f"{name} has no node, though its BindRequest says that it was bound."
     culprit = culprit_of(case.steps)
     if culprit is not None:
         if culprit.type == ConditionType.BOUND:
             return f"{name} is not bound: {culprit.reason}."
         word = "waits" if culprit.status == "Unknown" else f"failed with {culprit.reason}"
         return f"{name} is not bound: {culprit.type} {word}."
-    status = BindStatus.of(request)
     if status.phase == Phase.FAILED:
         return f"{name} is not bound: the last attempt has failed."
     return f"{name} is not bound: the binder has not said anything of the request yet."
@@ -177,6 +188,8 @@ def _notes(case: Case) -> Iterator[str]:
     found, request = case.findings.found, case.findings.found.request
     if found.namesake:
         yield f"Pod {found.namesake} is another one, not that of this request: explain pod/{found.namesake}."
+    for item in found.stale:
+        yield f"BindRequest {item['metadata']['name']} was made for an earlier pod of this name."
     if request is None:
         return
     if request["metadata"].get("deletionTimestamp"):

@@ -8,6 +8,9 @@ from controller.explain.facts import mapping, moment_of
 from controller.explain.reads import Read
 from controller.runtime.client import Object
 
+_SKEW = timedelta(seconds=60)
+"""By so much clocks may differ."""
+
 
 def events_of(items: Iterable[Object]) -> tuple[Event, ...]:
     """Events, those that say the same as one; newest last."""
@@ -55,8 +58,14 @@ def _since(moment: datetime | None) -> float:
     return moment.timestamp() if moment is not None else 0.0
 
 
-def leader_of(read: Read, now: datetime) -> Leader:
-    """Whether a binder leads, by its Lease."""
+def leader_of(read: Read, now: datetime, *, is_idle: bool) -> Leader:
+    """Whether a binder leads, by its Lease.
+
+    Args:
+        read: The Lease. It may be left over: KAI's binder never gives it back, and election may be off now.
+        now: The time here, which need not be that of the one who wrote the Lease.
+        is_idle: Whether no binder has done anything for a request that waits; so that nobody leads indeed.
+    """
     lease = read.one
     if lease is None:
         if read.problem:
@@ -66,10 +75,14 @@ def leader_of(read: Read, now: datetime) -> Leader:
         )
     spec = mapping(lease.get("spec"))
     holder, renewed = str(spec.get("holderIdentity") or ""), moment_of(spec.get("renewTime"))
-    if not holder:
-        return Leader(leads=False, text="nobody leads: the Lease is free")
     duration_s = spec.get("leaseDurationSeconds")
-    lasts = timedelta(seconds=duration_s if isinstance(duration_s, int) else 15)
-    if renewed is None or renewed + lasts < now:
-        return Leader(leads=False, text=f"nobody leads: {holder} has not renewed the Lease in time")
-    return Leader(leads=True, text=f"{holder} leads")
+    lasts = timedelta(seconds=duration_s if isinstance(duration_s, int) else 15) + _SKEW
+    if holder and renewed is not None and renewed + lasts >= now:
+        return Leader(leads=True, text=f"{holder} leads")
+    why = "the Lease is free"
+    if holder:
+        since = f"since {renewed:%Y-%m-%dT%H:%M:%SZ}" if renewed is not None else "ever"
+        why = f"{holder} has not renewed the Lease {since}"
+    if is_idle:
+        return Leader(leads=False, text=f"nobody leads: {why}, and nothing was written to the request")
+    return Leader(leads=None, text=f"cannot tell: {why}; without --leader-elect that means nothing")

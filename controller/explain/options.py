@@ -112,7 +112,7 @@ def parse(argv: Sequence[str], program: str = "kai-binder") -> Options:
     if found.verb is None:
         parser.print_help()
     options = Options(**{name: value for name, value in vars(found).items() if value is not None})
-    if options.timeout_s <= 0 or options.timeout_s > 3600:
+    if not 0 < options.timeout_s <= 3600:  # which nan is not, either
         raise ArgumentsError(f"--timeout is {options.timeout_s:g}; it must be more than 0 and at most 3600")
     return options
 

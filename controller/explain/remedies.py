@@ -4,15 +4,27 @@ Pure. Invariant: every reason that a condition of ours can have is in it; a step
 words of `WORDS`, which `explain` fills in and the docs leave as they are.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from controller.explain.remedies_bind import BIND, Remedy
 from controller.explain.remedies_gpu import GPU
-from controller.explain.remedies_pod import SITUATIONS
+from controller.explain.remedies_pod import SITUATIONS, UNNAMED_DELETION
 from controller.explain.remedies_storage import STORAGE
+from controller.kai.names import is_object_name
+from controller.kai.sharing import is_group
 
-__all__ = ["REMEDIES", "SECTIONS", "SITUATIONS", "WORDS", "Advice", "Remedy", "advice_for"]
+__all__ = [
+    "REMEDIES",
+    "SECTIONS",
+    "SITUATIONS",
+    "UNNAMED_DELETION",
+    "WORDS",
+    "Advice",
+    "Remedy",
+    "advice_for",
+]
 
 WORDS = frozenset(
     {
@@ -62,16 +74,31 @@ def advice_for(about: str, reason: str, words: Mapping[str, str]) -> Advice:
     Args:
         about: The condition, pod or claim.
         reason: Any word; unknown ones get advice, too.
-        words: What to put in for `<pod>` and so on; what is missing, or empty, stays as it is.
+        words: What to put in for `<pod>` and so on; what is missing, or no such name,
+            stays as it is.
     """
     remedy = REMEDIES.get(reason) or SITUATIONS.get(reason) or _UNKNOWN
     return Advice(about, reason, remedy.means, tuple(filled(step, words) for step in remedy.steps))
 
 
 def filled(step: str, words: Mapping[str, str]) -> str:
-    """A step with what is known in place of `<pod>` and so on."""
-    step = step.replace("{log}", _LOG)
-    for name in WORDS:
-        if words.get(name):
-            step = step.replace(f"<{name}>", words[name])
-    return step
+    """A step with what is known in place of `<pod>` and so on.
+
+    A step may be copied to a shell, so what is no such name, whoever wrote it, stays out.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = words.get(match[1], "")
+        return found if _PATTERNS.get(match[1], is_object_name)(found) else match[0]
+
+    return _WORD.sub(value, step.replace("{log}", _LOG))
+
+
+def _is_image(text: str) -> bool:
+    return _IMAGE.fullmatch(text) is not None
+
+
+_WORD = re.compile("<(" + "|".join(sorted(WORDS, key=len, reverse=True)) + ")>")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}")
+_PATTERNS: Mapping[str, Callable[[str], bool]] = {"group": is_group, "image": _is_image}
+"""Of words that are no names of objects."""

@@ -155,7 +155,8 @@ BIND: Mapping[str, Remedy] = {
         "The API server refused for lack of rights, or by a quota or policy; the message has the request.",
         (
             "If the message says that the binder's account cannot do it, give it the rights: "
-            "kubectl apply --server-side -k config/rbac",
+            "kubectl apply --server-side -k config/rbac; where KAI's operator runs the binder, "
+            "-k config/overlays/operator. If it is our webhook's account, -k config/admission.",
             "If it speaks of a quota or a policy, raise the quota or have the policy let it pass.",
         ),
     ),

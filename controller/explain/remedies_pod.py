@@ -6,6 +6,9 @@ from controller.explain.remedies_bind import Remedy
 
 _BINDER = "kubectl get pods,leases -n <binder-namespace>"
 
+UNNAMED_DELETION = "kubectl delete pod <reservation>"
+"""In a step that is told only where the pod is known."""
+
 SITUATIONS: Mapping[str, Remedy] = {
     "NoRequest": Remedy(
         "",
@@ -30,7 +33,8 @@ SITUATIONS: Mapping[str, Remedy] = {
     ),
     "NoLeader": Remedy(
         "",
-        "No binder leads: the Lease is held by nobody, or was not renewed in time.",
+        "No binder leads: the Lease is held by nobody, or was not renewed in time, and nothing was done for "
+        "the request.",
         (f"See why no binder runs: {_BINDER}", "See its log: {log}"),
     ),
     "RequestDeleting": Remedy(
@@ -41,6 +45,16 @@ SITUATIONS: Mapping[str, Remedy] = {
             "If it stays, see who holds it: kubectl get bindrequest <request> -n <namespace> "
             "-o jsonpath='{.metadata.finalizers}'",
         ),
+    ),
+    "SucceededUnbound": Remedy(
+        "",
+        "The request says that the pod was bound, and the pod has no node.",
+        (
+            "See whether it has one by now: kubectl get pod <pod> -n <namespace> -o wide",
+            "If not, see who wrote the request's status: kubectl get bindrequest <request> -n <namespace> "
+            "-o yaml --show-managed-fields",
+        ),
+        again=False,
     ),
     "RequestAside": Remedy(
         "",
@@ -78,8 +92,7 @@ SITUATIONS: Mapping[str, Remedy] = {
         (
             "Name an image that node <node> can pull, by the binder's flag --resource-reservation-pod-image "
             "(now <image>); or give the service account of <reservation-namespace> a pull secret.",
-            "Delete the reservation pod, it is made anew: "
-            "kubectl delete pod <reservation> -n <reservation-namespace>",
+            f"Delete the reservation pod, it is made anew: {UNNAMED_DELETION} -n <reservation-namespace>",
         ),
     ),
     "StartOfReservation": Remedy(

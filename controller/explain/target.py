@@ -7,6 +7,8 @@ from controller.explain.reads import Read, Reads
 from controller.explain.verbs import CannotTellError
 from controller.kai.names import BIND_REQUESTS, PODS, is_object_name
 from controller.kai.pods import is_owner
+from controller.kai.reasons import Phase
+from controller.kai.request import BindStatus
 from controller.runtime.client import Object
 
 _KINDS = {
@@ -66,6 +68,7 @@ class Found:
         requests_problem: Why the requests could not be read; empty if they could.
         is_of_pod: Whether the request was made for this very pod.
         namesake: A pod that has the name which was given, though the request is for another one; or empty.
+        stale: Requests for an earlier pod of the name, where the present pod is what is to be explained.
     """
 
     namespace: str
@@ -76,6 +79,7 @@ class Found:
     requests_problem: str = ""
     is_of_pod: bool = True
     namesake: str = ""
+    stale: tuple[Object, ...] = ()
 
     @property
     def names(self) -> Iterable[str]:
@@ -99,8 +103,11 @@ async def find(reads: Reads, target: Target, namespace: str) -> Found:
         read = await reads.get(BIND_REQUESTS, target.name, namespace)
         if read.one is not None:
             found = await _of_request(reads, read.one, namespace)
-            other = target.kind == "" and found.pod_name != target.name
-            if other and (await reads.get(PODS, target.name, namespace)).one is not None:
+            if target.kind == "request":
+                return found
+            if found.pod_name == target.name:
+                return _meant(found)
+            if (await reads.get(PODS, target.name, namespace)).one is not None:
                 return replace(found, namesake=target.name)
             return found
         if target.kind == "request":
@@ -112,7 +119,8 @@ async def find(reads: Reads, target: Target, namespace: str) -> Found:
             raise CannotTellError("; ".join(filter(None, (pod.problem, requests.problem))))
         kinds = "no pod" if target.kind == "pod" else "neither a pod nor a BindRequest"
         raise CannotTellError(f"there is {kinds} {namespace}/{target.name}")
-    return _found(namespace, target.name, pod, requests, None)
+    pod = await _up_to_date(reads, pod, requests.items)
+    return _of_pod(_found(namespace, target.name, pod, requests, None))
 
 
 async def _of_request(reads: Reads, request: Object, namespace: str) -> Found:
@@ -121,6 +129,7 @@ async def _of_request(reads: Reads, request: Object, namespace: str) -> Found:
     pod_name = name if isinstance(name, str) else ""
     pod = await reads.get(PODS, pod_name, namespace)
     requests = await _requests_for(reads, pod_name, namespace)
+    pod = await _up_to_date(reads, pod, (request, *requests.items))
     return _found(namespace, pod_name, pod, requests, request)
 
 
@@ -146,6 +155,37 @@ def _found(namespace: str, pod_name: str, pod: Read, requests: Read, request: Ob
         request = min(requests.items, key=lambda item: _rank(item, pod.one), default=None)
     is_of_pod = pod.one is None or request is None or is_owner(request, pod.one)
     return Found(namespace, request, pod, pod_name, requests.items, requests.problem, is_of_pod)
+
+
+async def _up_to_date(reads: Reads, pod: Read, requests: Iterable[Object]) -> Read:
+    """The pod, read again if it has no node and one of its requests has succeeded: it got there meanwhile."""
+    if pod.one is None or (pod.one.get("spec") or {}).get("nodeName"):
+        return pod
+    done = (item for item in requests if BindStatus.of(item).phase == Phase.SUCCEEDED)
+    if not any(is_owner(item, pod.one) for item in done):
+        return pod
+    again = await reads.get(PODS, pod.one["metadata"]["name"], pod.one["metadata"].get("namespace"))
+    return pod if again.problem else again
+
+
+def _of_pod(found: Found) -> Found:
+    """What is of the present pod; requests of earlier ones of its name are set aside."""
+    pod = found.pod.one
+    if pod is None:
+        return found
+    own = tuple(item for item in found.requests if is_owner(item, pod))
+    stale = tuple(item for item in found.requests if not is_owner(item, pod))
+    again = _found(found.namespace, found.pod_name, found.pod, Read(own, found.requests_problem), None)
+    return replace(again, stale=stale)
+
+
+def _meant(found: Found) -> Found:
+    """Of a name that pod and request have: the pod, if it has a node or a request of its own."""
+    pod = found.pod.one
+    if pod is None or found.is_of_pod:
+        return found
+    has_own = any(is_owner(item, pod) for item in found.requests)
+    return _of_pod(found) if has_own or (pod.get("spec") or {}).get("nodeName") else found
 
 
 def _rank(item: Object, pod: Object | None) -> tuple[bool, bool, str]:

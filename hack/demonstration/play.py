@@ -29,6 +29,8 @@ from demonstration.programs import PREFIX, Programs, annotations_of
 from demonstration.showing import failure_of, heading, say, section_of
 
 CLAIMS_VERSION = "resource.k8s.io/v1"
+COMMAND = ".venv/bin/kai-binder"
+"""Of the environment that hack/demo runs in, as from the root of this checkout."""
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 END_TIMEOUT_S = 60.0
 LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -228,6 +230,8 @@ def hints(programs: Programs, containers: Containers) -> Sequence[tuple[str, str
     contradiction = CONTRADICTION.relative_to(ROOT)
     return (
         ("kubectl get br", "br is short for bindrequests"),
+        (f"{COMMAND} explain unknown-node", "why a pod is not bound, and what to do"),
+        (f"{COMMAND} gpus", "who is on which GPU"),
         (f"kubectl set env pod/{SHOWN} --list --resolve", "what its container will see"),
         ("kubectl get pods -n kai-resource-reservation -o yaml", "who holds the GPUs"),
         (f"kubectl annotate --overwrite pod {SHOWN} gpu-fraction=0.9", "refused: the scheduler went by it"),

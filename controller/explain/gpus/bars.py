@@ -170,7 +170,8 @@ class _Drawing:
     def _gpu(self, gpu: SharedGPU, node: NodeGPUs) -> None:
         """A bar, who holds the GPU, and a row for each pod."""
         device = self._cut(gpu.device or "device unknown", 2)
-        used = "" if gpu.all_known else "at least "
+        rounded = gpu.portion > 1 and not gpu.is_over_committed
+        used = "about " if rounded else "" if gpu.all_known else "at least "
         of_card = f" of {node.card_mib}" if node.card_mib is not None else ""
         memory = f"  {gpu.mib}{of_card} MiB" if node.card_mib is not None or gpu.mib else ""
         text = f"{used}{percent(gpu.portion)}{memory}"
@@ -221,7 +222,8 @@ class _Drawing:
             glyphs.shares[number % len(glyphs.shares)] * length for number, length in enumerate(shares)
         )
         rest = glyphs.free if self._sees_all and gpu.all_known else glyphs.hidden
-        return self._framed(drawn + rest * (self._bar - len(drawn))), "!" * over
+        excess = "!" * over if gpu.is_over_committed else ""
+        return self._framed(drawn + rest * (self._bar - len(drawn))), excess
 
     def _slices(self, slices: Slices) -> None:
         total, used = slices.total, slices.used

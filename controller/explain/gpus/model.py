@@ -104,6 +104,7 @@ class SharedGPU:
         reservation: Who holds it; None if nobody does, so far as can be seen.
         uses: The pods on it, in the order of their names.
         awaited: Whether a request that is being worked on names it.
+        is_hidden: Whether there may be a reservation that cannot be seen.
         findings: What is wrong with it.
     """
 
@@ -111,7 +112,13 @@ class SharedGPU:
     reservation: Reservation | None
     uses: tuple[Use, ...]
     awaited: bool = False
+    is_hidden: bool = False
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is taken from the GPUs of its node, so far as can be seen."""
+        return self.reservation is not None or (self.is_hidden and bool(self.uses))
 
     @property
     def device(self) -> str:
@@ -122,6 +129,12 @@ class SharedGPU:
     def portion(self) -> Fraction:
         """What all known shares are together, of the card."""
         return sum((use.size.portion or Fraction(0) for use in self.uses), Fraction(0))
+
+    @property
+    def is_over_committed(self) -> bool:
+        """Whether the shares are more than the card, by more than rounding explains."""
+        excess = self.portion - 1
+        return excess > 0 and excess > sum((use.size.slack for use in self.uses), Fraction(0))
 
     @property
     def mib(self) -> int:
@@ -193,8 +206,8 @@ class NodeGPUs:
 
     @property
     def held(self) -> int:
-        """GPUs that reservations hold."""
-        return sum(gpu.reservation is not None for gpu in self.shared)
+        """GPUs that reservations hold, or must hold where those may not be read."""
+        return sum(gpu.is_held for gpu in self.shared)
 
     @property
     def taken_whole(self) -> int:

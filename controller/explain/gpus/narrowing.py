@@ -40,6 +40,7 @@ def _merged_uses(uses: Sequence[Use], namespace: str) -> tuple[Use, ...]:
     size = Size(
         sum(filter(None, portions), Fraction(0)) if None not in portions else None,
         sum(filter(None, sizes)) if None not in sizes else None,
+        sum((use.size.slack for use in others), Fraction(0)),
     )
     return (*own, Use(Pod("", "", "", len(others)), size, None))
 

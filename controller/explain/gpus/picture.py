@@ -212,8 +212,9 @@ class _NodeView:
             awaited = any((node, group) in self.awaited for group in groups)
             uses = self._uses(users, card)
             made.append(SharedGPU(", ".join(groups), _reservation(pod), uses, awaited))
+        hidden = not self.read.sight.reservations
         made += (
-            SharedGPU(group, None, self._uses(users, card), (node, group) in self.awaited)
+            SharedGPU(group, None, self._uses(users, card), (node, group) in self.awaited, hidden)
             for group, users in left.items()
             if users
         )

@@ -83,7 +83,7 @@ class Reading:
 
     async def _nodes(self) -> Answer:
         if not self.node:
-            return await self.reads.find(NODES, keep=_node_kept)
+            return await self.reads.find(NODES, keep=node_kept)
         found = await self.reads.get(NODES, self.node)
         if found.is_absent:
             raise CannotTellError(f"there is no node {self.node}")
@@ -175,7 +175,8 @@ def _pod_kept(pod: Object) -> Object | None:
     return trimmed(pod) if concerns_gpus(pod) else None
 
 
-def _node_kept(node: Object) -> Object:
+def node_kept(node: Object) -> Object:
     """A node with its labels and what it has to allocate; its images alone may be 10 KB."""
     metadata = {"name": node["metadata"]["name"], "labels": node["metadata"].get("labels") or {}}
-    return {"metadata": metadata, "status": {"allocatable": node["status"].get("allocatable") or {}}}
+    status = node.get("status") or {}
+    return {"metadata": metadata, "status": {"allocatable": status.get("allocatable") or {}}}

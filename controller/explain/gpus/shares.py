@@ -6,7 +6,7 @@ without it the pod's own annotations are all there is. What cannot be told is un
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
@@ -27,6 +27,8 @@ from controller.runtime.client import Object
 LIMIT_CONDITION = "GPUMemoryLimit"
 """The condition of the plugin that sets limits."""
 
+_ROUNDING = Fraction(1, 200)
+"""Of two decimals."""
 _CONDITION_MIB = re.compile(r"([0-9]{1,18}) MiB, ")
 _LIMIT = re.compile(r"([0-9]{1,18})([gGmMkK]?)")
 _UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
@@ -39,10 +41,12 @@ class Size:
     Attributes:
         portion: Of the card; None if unknown.
         mib: Memory, MiB; None if unknown.
+        slack: By so much the portion may be more than what was meant, since it was rounded.
     """
 
     portion: Fraction | None = None
     mib: int | None = None
+    slack: Fraction = Fraction(0)
 
 
 class LimitSource(StrEnum):
@@ -102,11 +106,11 @@ def size_of(pod: Object, request: Object | None, card: Card | None) -> Size:
     if parsed is not None and isinstance(granted, Decimal) and granted > 0:
         if annotation(pod, GPU_MEMORY) is None:
             exact = exact_fraction(pod, granted)
-            return _of_portion(exact if isinstance(exact, Decimal) else granted, card)
+            return _of_fraction(exact, card) if isinstance(exact, Decimal) else _of_grant(granted, card)
         share = share_of(parsed, pod, card) if card is not None else None
         if card is not None and isinstance(share, Share):
-            return Size(Fraction(share.mib, card.mib), share.mib)
-        return _of_portion(granted, card)
+            return _of_mib(share.mib, card)
+        return _of_grant(granted, card)
     return _asked(pod, card)
 
 
@@ -123,15 +127,25 @@ def _asked(pod: Object, card: Card | None) -> Size:
     if mib is None and annotation(pod, GPU_MEMORY) is None:
         asked = asked_fraction(pod)
         if isinstance(asked, Decimal):
-            return _of_portion(asked, card) if 0 < asked <= 1 else Size()
+            return _of_fraction(asked, card) if 0 < asked <= 1 else Size()
         mib = _written_mib(pod)
     if mib is None:
         return Size()
-    return Size(Fraction(mib, card.mib) if card is not None else None, mib)
+    return _of_mib(mib, card) if card is not None else Size(mib=mib)
 
 
-def _of_portion(portion: Decimal, card: Card | None) -> Size:
-    return Size(Fraction(portion), portion_mib(portion, card) if card is not None else None)
+def _of_mib(mib: int, card: Card) -> Size:
+    return Size(Fraction(mib, card.mib), mib, Fraction(1, card.mib))
+
+
+def _of_fraction(portion: Decimal, card: Card | None) -> Size:
+    """As a person wrote it, who may have cut off a third."""
+    return replace(_of_grant(portion, card), slack=Fraction(1, card.mib) if card is not None else _ROUNDING)
+
+
+def _of_grant(portion: Decimal, card: Card | None) -> Size:
+    """As the scheduler wrote it, with two decimals."""
+    return Size(Fraction(portion), portion_mib(portion, card) if card is not None else None, _ROUNDING)
 
 
 def _written_mib(pod: Object) -> int | None:

@@ -36,7 +36,7 @@ def _of_node(node: NodeGPUs, sight: Sight, card: Failed | None, *, is_known: boo
         return
     if card is not None and card.reason == Reason.INVALID_NODE_MEMORY:
         yield Finding(Trouble.INVALID_NODE_MEMORY, card.message)
-    used = node.held + node.taken_whole
+    used = sum(gpu.reservation is not None for gpu in node.shared) + node.taken_whole
     if node.total is not None and used > node.total:
         text = f"{used} GPUs of node {node.name} are in use, and it has {node.total} to allocate"
         yield Finding(Trouble.TOO_MANY_GPUS, text)
@@ -83,7 +83,7 @@ def _of_gpu(gpu: SharedGPU, node: NodeGPUs, sight: Sight) -> Iterator[Finding]:
         elif not reservation.device and gpu.uses:
             text = f"reservation pod {reservation.name} reports no device, but {users} is on its GPU"
             yield Finding(Trouble.NO_DEVICE, text)
-    if gpu.portion > 1:
+    if gpu.is_over_committed:
         text = f"the shares of {users} are {percent(gpu.portion)} of the card"
         memory = f", {gpu.mib} of {node.card_mib} MiB" if node.card_mib is not None else ""
         yield Finding(Trouble.OVER_COMMITTED, f"{text}{memory}")

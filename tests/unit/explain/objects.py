@@ -82,6 +82,13 @@ def reservation(group: str = "g", status: Object | None = None, *, device: str =
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", **(status or {})}}
 
 
+def state(reason: str) -> Object:
+    """A status whose container waits for this reason."""
+    return {
+        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason, "message": "words"}}}]
+    }
+
+
 def answer(
     item: Object | None,
     its_pod: Object | Read | None,

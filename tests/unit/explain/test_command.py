@@ -54,6 +54,8 @@ def test_arguments() -> None:
         ["x"],
         ["explain", "a", "-o", "yaml"],
         ["explain", "a", "--timeout=0"],
+        ["explain", "a", "--timeout=nan"],
+        ["gpus", "--timeout=inf"],
     ],
 )
 def test_arguments_that_make_no_sense(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,8 +242,29 @@ class TestTroubles:
         assert troubles(picture(reservation("g"), *thirds)) == []
 
     def test_memory_may_pass_the_card_too(self) -> None:
-        both = user("a", "g", None, memory="8192"), user("b", "g", None, memory="8193")
+        both = user("a", "g", None, memory="8192"), user("b", "g", None, memory="8195")
         assert troubles(picture(reservation("g"), *both)) == ["OverCommitted"]
+
+    @pytest.mark.parametrize("card", [None, "16384"])
+    def test_rounded_grants_that_fill_the_card_do_not_pass_it(self, card: str | None) -> None:
+        sixths = [user(name, "g", None, memory="2730" if card is None else "?") for name in "abcdef"]
+        grants = tuple(request(item, "g", portion="0.17") for item in sixths)
+        shown = picture(reservation("g"), *sixths, requests=grants, nodes=(node(memory=card),))
+        assert only_node(shown).shared[0].portion == Fraction(102, 100)
+        assert troubles(shown) == []
+        more = user("g", "g", "0.05")
+        assert troubles(
+            picture(reservation("g"), *sixths, more, requests=grants, nodes=(node(memory=card),))
+        ) == ["OverCommitted"]
+
+    @pytest.mark.parametrize("card", [None, "16384"])
+    def test_fractions_that_were_cut_off_do_not_pass_it(self, card: str | None) -> None:
+        sixths = [user(name, "g", "0.166666667") for name in "abcdef"]
+        assert troubles(picture(reservation("g"), *sixths, nodes=(node(memory=card),))) == []
+        more = user("g", "g", "0.04")
+        assert troubles(picture(reservation("g"), *sixths, more, nodes=(node(memory=card),))) == [
+            "OverCommitted"
+        ]
 
     def test_users_without_a_reservation(self) -> None:
         shown = picture(user("a", "g"))
@@ -335,6 +356,19 @@ class TestTroubles:
         shown = picture(reservation("g"), user("a", "g"), nodes=())
         assert troubles(shown) == ["NodeGone"]
         assert (only_node(shown).total, only_node(shown).free) == (None, None)
+
+
+class TestReservationsThatMayNotBeRead:
+    HIDDEN = Sight(reservations=False, pods=False)
+
+    def test_a_group_in_use_is_held_all_the_same(self) -> None:
+        shown = only_node(picture(user("a", "g"), user("b", "h"), sight=self.HIDDEN))
+        assert (shown.held, shown.free) == (2, 0)
+        assert shown.findings == ()
+
+    def test_it_might_be_held_by_nobody(self) -> None:
+        shown = picture(*(user(name, name) for name in "abc"), sight=self.HIDDEN)
+        assert (only_node(shown).held, troubles(shown)) == (3, [])
 
 
 class TestOfANamespace:

@@ -13,7 +13,7 @@ from controller.explain.gpus.narrowing import narrowed
 from controller.explain.gpus.shares import percent
 from controller.explain.terminal import Terminal
 from controller.runtime.client import Object
-from tests.gpus import node, picture, pod, reservation, user
+from tests.gpus import node, picture, pod, request, reservation, user
 
 GROUP = "3f0c9a52-6d1e-4b7c-8a55-1e9d2c704b6f"
 MAPS = {
@@ -156,13 +156,13 @@ def test_a_node_that_may_not_be_seen() -> None:
         text
         == """\
 n  memory unknown
-  GPUs: how many it has may not be read
+  GPUs: 1 shared, how many it has may not be read
   device unknown  ████████████????????????  50%
     group g
     its reservation pod may not be read
     █ team/a  50%  memory unknown  limit unknown  Running
 
-1 node: 0 shared, 0 whole
+1 node: 1 shared, 0 whole
 """
     )
 
@@ -258,3 +258,11 @@ class TestBars:
     )
     def test_percent(self, portion: str, expected: str) -> None:
         assert percent(Fraction(portion)) == expected
+
+
+def test_what_only_rounding_makes_more_than_the_card_is_drawn_as_full() -> None:
+    sixths = [user(name, "g", None, memory="2730") for name in "abcdef"]
+    grants = tuple(request(item, "g", portion="0.17") for item in sixths)
+    text = drawn(picture(reservation("g"), *sixths, requests=grants, nodes=(node(memory=None),)))
+    assert "  about 102%" in text
+    assert "!" not in text

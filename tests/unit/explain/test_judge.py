@@ -14,6 +14,7 @@ from tests.unit.explain.objects import (
     request,
     reservation,
     shared,
+    state,
     text,
 )
 
@@ -26,12 +27,6 @@ FORBIDDEN = Read(problem="may not read pods team/train: no")
 def waits(step: str, what: str) -> dict[str, object]:
     conditions = [condition(step, "Unknown", "Waiting", what), condition("Bound", "Unknown", "Waiting", what)]
     return {"observedGeneration": 1, "conditions": conditions}
-
-
-def state(reason: str) -> dict[str, object]:
-    return {
-        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason, "message": "words"}}}]
-    }
 
 
 def test_a_pod_that_is_bound() -> None:
@@ -130,21 +125,13 @@ def test_a_request_without_status() -> None:
     assert reasons(found) == ["NotTakenUp"]
 
 
-def test_nobody_leads() -> None:
-    lease = {
-        "metadata": {"name": "x"},
-        "spec": {"holderIdentity": "a", "renewTime": "2026-01-01T11:00:00.5Z"},
-    }
-    found = answer(request(), pod(), lease=Read((lease,)))
-    assert (found.leader.leads, found.leader.text) == (
-        False,
-        "nobody leads: a has not renewed the Lease in time",
-    )
-    assert reasons(found) == ["NoLeader"]
-    lease["spec"]["renewTime"] = "2026-01-01T11:59:50.123456Z"
-    assert answer(request(), pod(), lease=Read((lease,))).leader.text == "a leads"
-    lease["spec"]["holderIdentity"] = ""
-    assert answer(request(), pod(), lease=Read((lease,))).leader.leads is False
+def test_a_request_that_succeeded_of_a_pod_without_a_node() -> None:
+    item = request({"phase": "Succeeded", "conditions": [condition("Bound", "True", "Reconciled")]})
+    found = answer(item, pod())
+    assert found.verdict is Verdict.NOT_BOUND
+    assert found.summary == "pod team/train has no node, though its BindRequest says that it was bound."
+    assert reasons(found) == ["SucceededUnbound"]
+    assert "delete" not in found.then + " ".join(found.advice[0].steps)
 
 
 def test_a_request_that_is_being_deleted() -> None:

@@ -1,6 +1,11 @@
 """What the demo leaves out of kubectl's output, and that its table of cases goes with the samples."""
 
 import re
+import shlex
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +20,10 @@ from demonstration.cases import (
     has_ended,
     samples,
 )
+from demonstration.play import COMMAND, hints
 from demonstration.showing import failure_of, section_of
+
+from controller.explain.options import parse
 
 DESCRIBED = """Name:         a
 Status:
@@ -131,3 +139,14 @@ def test_a_case_of_a_failure_names_the_condition_at_fault() -> None:
     for case in (*EACH_KIND, *CONTRADICTORY):
         assert bool(case.reason) == (case.phase == "Failed")
         assert not case.reason or re.fullmatch(r"\w+ \w+: ", case.reason)
+
+
+def test_the_verbs_that_are_hinted_at_are_those_of_the_command() -> None:
+    programs: Any = SimpleNamespace(metrics_url="", health_url="", binder_log="", webhook_log="")
+    containers: Any = SimpleNamespace(log="")
+    commands = [shlex.split(command) for command, _ in hints(programs, containers)]
+    hinted = [parse(words[1:]) for words in commands if words[0] == COMMAND]
+    assert [options.verb for options in hinted] == ["explain", "gpus"]
+    assert hinted[0].target in {case.name for case in EACH_KIND}
+    scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert Path(COMMAND).name in scripts
