@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.admission.asked import problems_of_container, problems_of_texts
 from controller.admission.deviceaccess import gpus_of, problems_of_access
+from controller.admission.moved import problems_of_moved
 from controller.admission.problems import Problem, field_of, forbidden, guarded
 from controller.admission.rules import Rules
 from controller.kai.environment import containers_of
@@ -170,7 +171,11 @@ def _of_maps(pod: Object, rules: Rules, *, prepared: bool) -> Iterator[Problem]:
     target = target_of(pod, strict=True)
     if isinstance(target, Failed):
         yield Problem(field_of(CONFIG_MAP_PREFIX), target.message)
-    elif rules.limits_memory and rules.demands_limit and prepared:
+        return
+    if not prepared:
+        return
+    yield from problems_of_moved(pod, target)
+    if rules.limits_memory and rules.demands_limit:
         way = _way(pod, target, rules)
         if isinstance(way, Failed):
             yield Problem("spec.containers", way.message)

@@ -47,10 +47,11 @@ def containers(*names: str, **fields: object) -> list[Object]:
 
 
 def test_the_simplest_pod() -> None:
-    """B-113…B-116."""
+    """B-113…B-116; the container is named, so that the share stays with it."""
     new = mutated(pod(HALF))
     assert new["metadata"]["annotations"] == {
         **HALF,
+        "gpu-fraction-container-name": "main",
         "runai/shared-gpu-configmap": "web-x7k2q9b-shared-gpu",
     }
     assert new["spec"] == {
@@ -226,7 +227,9 @@ def test_a_long_name_has_no_room_for_the_amount() -> None:
     memory = {"gpu-memory": "4096"}
     assert key in mutated(pod(memory, containers=containers(fits)))["metadata"]["annotations"]
     asks = pod(memory, containers=containers(long))
-    assert list(mutated(asks)["metadata"]["annotations"]) == ["gpu-memory", "runai/shared-gpu-configmap"]
+    assert set(mutated(asks)["metadata"]["annotations"]) == {
+        *("gpu-memory", "gpu-fraction-container-name", "runai/shared-gpu-configmap")
+    }
     assert [text for text in warnings(asks) if "has more than the 34 characters" in text]
     assert "has more than the 34 characters" in refusal(asks, NVFRACTIONS)
     assert refusal(asks, NVFRACTIONS).count("34") == 1
@@ -243,6 +246,7 @@ def test_nvfractions_writes_annotations_only() -> None:
     assert new["metadata"]["annotations"] == {
         "gpu-memory": "4096",
         "gpu-memory.limit": "8192Mi",
+        "gpu-fraction-container-name": "a",
         "nvidia.com/container.a.gpu-memory.request": "4Gi",
         "nvidia.com/container.a.gpu-memory.limit": "8192Mi",
     }
@@ -366,7 +370,7 @@ def test_the_index_takes_its_room(index: str, longest: int) -> None:
 def test_a_name_that_is_there_stays() -> None:
     annotations = {**HALF, "runai/shared-gpu-configmap": f"{'a' * 240}.b"}
     new = mutated(pod(annotations))
-    assert new["metadata"]["annotations"] == annotations
+    assert new["metadata"]["annotations"] == annotations | {"gpu-fraction-container-name": "main"}
     assert new["spec"]["volumes"][0]["configMap"]["name"] == f"{'a' * 240}.b-0"
     assert new["spec"]["volumes"][0]["name"] == f"{'a' * 59}-vol"
     assert refusal(pod(annotations)) == ""
