@@ -1,6 +1,8 @@
-"""Containers without a GPU see none, whatever their image says (B-118). Opt-in.
+"""Containers without a GPU see none, whatever their image says (B-118).
 
-An entry for the variable goes before what the image, or a source that is read whole, says.
+Opt-in for all pods of our scheduler. In a pod with a share it is done for the memory limit, too: a container
+that sees all GPUs of the node has no limit. An entry for the variable goes before what the image, or a source
+that is read whole, says.
 """
 
 from collections.abc import Iterator

@@ -24,12 +24,12 @@ def prepared(pod: Object, rules: Rules, suffix: Callable[[], str]) -> Draft | Fa
         rules: The settings.
         suffix: Makes the random part of the names of its maps.
     """
-    draft = Draft(pod)
-    if asks_for_share(annotations_of(pod)):
+    draft, asks = Draft(pod), asks_for_share(annotations_of(pod))
+    if asks:
         failure = _prepare_share(draft, rules, suffix)
         if failure is not None:
             return failure
-    if rules.block_visible_devices:
+    if rules.block_visible_devices or (asks and rules.limits_memory):
         deviceaccess.prepare(draft)
     return draft
 

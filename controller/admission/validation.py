@@ -88,6 +88,18 @@ def problems_of_change(old: Object, pod: Object, rules: Rules, user: str) -> lis
     return problems
 
 
+def problems_of_another(old: Object | None, pod: Object, rules: Rules, user: str) -> list[Problem]:
+    """Why a pod of another scheduler is refused: only for what the node believes, whoever schedules the pod.
+
+    Args:
+        old: The pod as it is; None if it is new.
+        pod: As it would be.
+        rules: The settings.
+        user: Who makes or changes it.
+    """
+    return list(_of_grants(pod, {} if old is None else annotations_of(old), rules, user))
+
+
 def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
     """What the author of a new pod, which is not refused, is to be told of its share."""
     annotations = annotations_of(pod)
@@ -108,9 +120,11 @@ def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
     way = _way(pod, target, rules) if rules.limits_memory else None
     if isinstance(way, Failed):
         found.append(f"{way.message}; the pod is bound without a limit of GPU memory")
-    elif way is not None and way.doubled:
-        who = ", ".join(way.doubled)
-        found.append(f"{who} sees the GPU as well and has the same limit of memory for itself")
+    elif way is not None:
+        found += [f"{why}, so that it may use GPUs without a limit" for why in way.doubtful]
+        if way.doubled:
+            who = ", ".join(way.doubled)
+            found.append(f"{who} sees the GPU as well and has the same limit of memory for itself")
     return found
 
 

@@ -40,6 +40,7 @@ def entry(variable: str, config_map: str = MAP, **fields: object) -> Object:
 ENTRIES = [entry("NVIDIA_VISIBLE_DEVICES"), entry("RUNAI_NUM_OF_GPUS"), entry("GPU_PORTION")]
 LIMIT = entry("CUDA_DEVICE_MEMORY_LIMIT", optional=True)
 WHOLE = {"configMapRef": {"name": f"{MAP}-evar", "optional": False}}
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
 def containers(*names: str, **fields: object) -> list[Object]:
@@ -112,7 +113,7 @@ def test_the_container_with_the_share(target: str | None, place: tuple[str, int]
         item for group in ("initContainers", "containers") for item in new["spec"][group] if item is not got
     ]
     assert len(others) == 3
-    assert all(item.keys() == {"name"} for item in others)
+    assert all(item == {"name": item["name"], "env": [VOID]} for item in others)
     found = target_of(new)
     assert isinstance(found, Target)
     assert (found.config_map, found.env_config_map) == (name, f"{name}-evar")
@@ -291,7 +292,6 @@ def test_both_at_once() -> None:
 def test_containers_without_a_gpu_see_none() -> None:
     """B-118."""
     rules = replace(RULES, block_visible_devices=True)
-    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     mig = {"resources": {"requests": {"nvidia.com/mig-1g.5gb": "1"}}}
     none = {"resources": {"limits": {"nvidia.com/gpu": "0", "cpu": "1"}}}
@@ -307,14 +307,40 @@ def test_containers_without_a_gpu_see_none() -> None:
     new = mutated(whole, rules)["spec"]["containers"]
     assert new == [
         *whole["spec"]["containers"][:2],
-        {"name": "a", **none, "env": [void]},
+        {"name": "a", **none, "env": [VOID]},
         {"name": "b", **own},
     ]
     share = pod(HALF, containers=containers("main", "side"), initContainers=containers("warm"))
     new = mutated(share, rules)
     assert new["spec"]["containers"][0]["env"] == ENTRIES
-    assert new["spec"]["containers"][1]["env"] == new["spec"]["initContainers"][0]["env"] == [void]
+    assert new["spec"]["containers"][1]["env"] == new["spec"]["initContainers"][0]["env"] == [VOID]
     assert refusal(share, rules) == ""
+
+
+@pytest.mark.parametrize("group", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    "source", [{"configMapRef": {"name": "mine"}}, {"prefix": "NVIDIA_", "secretRef": {"name": "mine"}}]
+)
+def test_no_container_gets_past_the_limit_by_what_it_reads_whole(group: str, source: Object) -> None:
+    """What the ConfigMap holds may change at any time."""
+    main, other = {"name": "main"}, {"name": "other", "envFrom": [source]}
+    spec = {"containers": [main], "initContainers": []}
+    spec[group] = [*spec[group], other]
+    asks = pod(HALF, **spec)
+    new = mutated(asks, LIMITING)
+    assert new["spec"][group][-1] == {**other, "env": [VOID]}
+    assert refusal(asks, LIMITING) == ""
+    assert warnings(asks, LIMITING) == []
+    assert mutated(asks, RULES)["spec"][group][-1] == other
+    asks["metadata"]["annotations"] = {}
+    assert mutated(asks, LIMITING) == asks
+
+
+def test_the_limit_leaves_slices_of_a_gpu_and_own_entries_alone() -> None:
+    mig = {"name": "mig", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
+    own = {"name": "own", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
+    new = mutated(pod(HALF, containers=[{"name": "main"}, mig, own]), LIMITING)
+    assert new["spec"]["containers"][1:] == [mig, own]
 
 
 # Names

@@ -494,6 +494,14 @@ def test_a_container_with_the_same_limit_for_itself_is_told_of() -> None:
     assert response(validate(review(new), LIMITING))["warnings"] == told
 
 
+def test_a_container_that_came_after_us_and_reads_something_whole_is_told_of() -> None:
+    new = mutated(pod(HALF), LIMITING)
+    new["spec"]["containers"].append({"name": "late", "envFrom": [{"secretRef": {"name": "mine"}}]})
+    told = "container late reads Secret mine, which could set NVIDIA_VISIBLE_DEVICES, so that it may use GPUs"
+    assert response(validate(review(new), LIMITING))["warnings"] == [f"{told} without a limit"]
+    assert "warnings" not in response(validate(review(new), RULES))
+
+
 # B-118
 
 
