@@ -7,7 +7,7 @@ refused today can still end.
 
 from collections.abc import Iterator, Mapping
 
-from controller.admission.asked import problems_of_container, problems_of_texts
+from controller.admission.asked import problems_of_container, problems_of_texts, warning_of_share
 from controller.admission.deviceaccess import gpus_of, problems_of_access
 from controller.admission.moved import problems_of_moved
 from controller.admission.problems import Problem, field_of, forbidden, guarded
@@ -105,7 +105,8 @@ def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
     annotations = annotations_of(pod)
     if not asks_for_share(annotations):
         return []
-    found = []
+    tiny = warning_of_share(annotations)
+    found = [tiny] if tiny is not None else []
     if not rules.shares_by_annotations:
         asked = [name for name in (GPU_MEMORY_LIMIT, GPU_FRACTION_LIMIT) if name in annotations]
         found += [f"{field_of(name)} is not followed: the plugin nvfractions is off" for name in asked]

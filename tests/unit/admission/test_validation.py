@@ -95,6 +95,24 @@ def test_fractions(rules: Rules, text: str) -> None:
     assert refusal(pod({"gpu-fraction": text}), rules) == ""
 
 
+@MODES
+@pytest.mark.parametrize("text", ["0.00000099", "9.9e-7", "1e-7", "1e-999", "0." + "0" * 63 + "1"])
+def test_fractions_that_are_no_mib_of_any_gpu(rules: Rules, text: str) -> None:
+    told = refusal(pod({"gpu-fraction": text}), rules)
+    assert told == field("gpu-fraction", text) + "at least 0.000001, since less is no whole MiB of any GPU"
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("text", "told"), [("0.000001", True), ("1e-5", True), ("0.00499", True), ("0.005", False)]
+)
+def test_fractions_that_the_scheduler_counts_as_none_are_told_of(rules: Rules, text: str, told: bool) -> None:
+    """The binder believes the annotation, if it is what was rounded to 0.00."""
+    counted = "the scheduler counts hundredths of a GPU, and takes it for 0.00"
+    expected = [f"metadata.annotations[gpu-fraction] is {text!r}: {counted}"] if told else []
+    assert warnings(pod({"gpu-fraction": text}), rules) == expected
+
+
 NO_MEMORY = (
     *NO_NUMBER,
     *(
