@@ -7,6 +7,7 @@ pod's own `runai/shared-gpu-configmap` are looked at.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from controller.admission.draft import Draft
 from controller.admission.problems import Problem
@@ -34,7 +35,7 @@ def move(draft: Draft, place: tuple[str, int], target: Target) -> None:
     for group in _GROUPS:
         for number in range(len(draft.pod["spec"].get(group) or ())):
             is_target = (group, number) == place
-            draft.change_maps((group, number), lambda name, keep=is_target: _moved(follows, name, keep=keep))
+            draft.change_maps((group, number), partial(_moved, follows, keep=is_target))
     draft.drop_volumes(lambda name: follows(name) is not None)
 
 

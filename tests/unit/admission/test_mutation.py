@@ -1,6 +1,7 @@
 """What becomes of new pods that ask for a share."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -323,8 +324,8 @@ def test_containers_without_a_gpu_see_none() -> None:
 )
 def test_no_container_gets_past_the_limit_by_what_it_reads_whole(group: str, source: Object) -> None:
     """What the ConfigMap holds may change at any time."""
-    main, other = {"name": "main"}, {"name": "other", "envFrom": [source]}
-    spec = {"containers": [main], "initContainers": []}
+    other: Object = {"name": "other", "envFrom": [source]}
+    spec: dict[str, Any] = {"containers": [{"name": "main"}], "initContainers": []}
     spec[group] = [*spec[group], other]
     asks = pod(HALF, **spec)
     new = mutated(asks, LIMITING)
@@ -337,8 +338,8 @@ def test_no_container_gets_past_the_limit_by_what_it_reads_whole(group: str, sou
 
 
 def test_the_limit_leaves_slices_of_a_gpu_and_own_entries_alone() -> None:
-    mig = {"name": "mig", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
-    own = {"name": "own", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
+    mig: Object = {"name": "mig", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
+    own: Object = {"name": "own", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
     new = mutated(pod(HALF, containers=[{"name": "main"}, mig, own]), LIMITING)
     assert new["spec"]["containers"][1:] == [mig, own]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.admission.review import validate
+from controller.admission.review import mutate, validate
 from controller.admission.rules import Rules
 from controller.kai.limiter import Way, way_to
 from controller.kai.sharing import Target, target_of
@@ -21,7 +21,6 @@ from tests.unit.admission.reviews import (
     response,
     review,
 )
-from tests.unit.admission.reviews import mutate as answer
 
 MODES = pytest.mark.parametrize(
     "rules", [RULES, LIMITING, NRI, NVFRACTIONS], ids=["sharing", "limit", "nri", "nvfractions"]
@@ -82,7 +81,7 @@ def test_a_container_before_it(rules: Rules, asks: dict[str, str]) -> None:
         assert isinstance(found, Target)
         assert way_to(again, found, rules.limit_variable, "1m", 1) == Way({}, ())
     assert allowed(again, rules)
-    assert operations(response(answer(review(again), rules))) == []
+    assert operations(response(mutate(review(again), rules))) == []
 
 
 @MODES
@@ -107,7 +106,7 @@ def test_an_init_container_before_the_share_of_another(rules: Rules) -> None:
 
 def test_nobody_is_warned_of_what_we_set_ourselves() -> None:
     between = with_first(mutated(pod(NAMED), LIMITING), "containers", {"name": "side"})
-    assert "warnings" not in response(answer(review(between), LIMITING))
+    assert "warnings" not in response(mutate(review(between), LIMITING))
 
 
 def test_what_moves_stays_in_its_order() -> None:

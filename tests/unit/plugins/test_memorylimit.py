@@ -963,7 +963,7 @@ def test_another_container_that_may_see_all_gpus_is_told(other: Object, source: 
     """Pods that no webhook of ours has prepared: it is bound, since hardly anybody writes such a map."""
     why = f". Warning: container other reads {source}, which could set NVIDIA_VISIBLE_DEVICES"
     for spec in ({"containers": [MAIN, other]}, {"initContainers": [other], "containers": [MAIN]}):
-        text = told_of(context(pod(**spec)))
+        text = told_of(context(pod(None, **spec)))
         assert text.endswith(f"{why}, so that it may use GPUs without a limit")
 
 
