@@ -39,12 +39,13 @@ from controller.kai.pods import annotation, annotations_of, full_name
 from controller.kai.sharing import Target, asks_for_share, container_of, device_count_in, target_of
 from controller.runtime.client import Object
 
-_SETTLED = frozenset(
+SETTLED = frozenset(
     {
         *(GPU_FRACTION, GPU_MEMORY, GPU_FRACTION_LIMIT, GPU_MEMORY_LIMIT),
         *(DEVICE_COUNT, CONTAINER_NAME, CONFIG_MAP_PREFIX),
     }
 )
+"""What is settled with the pod, beside what `is_settled` names."""
 _MOST_DEVICES = 16
 """As many variables of single devices are looked at; more differ in their number only."""
 
@@ -82,7 +83,7 @@ def problems_of_change(old: Object, pod: Object, rules: Rules, user: str) -> lis
     if rules.is_binder(user):
         return problems
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) != after.get(name) and (name in _SETTLED or is_settled(name)):
+        if before.get(name) != after.get(name) and (name in SETTLED or is_settled(name)):
             text = "it is settled when the pod is made, since the scheduler decides by it; make the pod anew"
             problems.append(forbidden(name, text))
     return problems

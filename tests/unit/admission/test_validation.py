@@ -1,6 +1,7 @@
 """Which new pods are refused: each odd text by itself, and what does not go together."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -540,7 +541,12 @@ def test_devices_that_a_container_takes_itself() -> None:
 # N-77
 
 GRANTS = (f"{KEY}gpus.devices", f"{KEY}gpu-compute.portion")
-CDI = ("nvidia.cdi.k8s.io/container.main", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/other")
+CDI = (
+    "nvidia.cdi.k8s.io",
+    "nvidia.cdi.k8s.io/container.main",
+    "nvidia.cdi.k8s.io/pod",
+    "nvidia.cdi.k8s.io/other",
+)
 
 
 @pytest.mark.parametrize("name", GRANTS)
@@ -577,3 +583,34 @@ def test_the_container_must_be_there() -> None:
     ):
         told = refusal(pod({name: "0"}), RULES, RULES.binder_account)
         assert told == f"metadata.annotations[{name}]: Forbidden: pod team/web has no container {shown}"
+
+
+ANOTHER: dict[str, Any] = {"schedulerName": "default-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"), [(GRANTS[0], RULES), (GRANTS[1], OFF), (CDI[0], NRI), (CDI[1], NRI)]
+)
+def test_what_a_container_was_given_in_pods_of_other_schedulers(name: str, rules: Rules) -> None:
+    """The node believes it, whoever schedules the pod."""
+    for spec in (ANOTHER, {"schedulerName": None}):
+        item, bare = pod({"gpu-fraction": "nonsense", name: "GPU-1"}, **spec), pod(**spec)
+        for given in (review(item), review(item, operation="UPDATE", oldObject=bare)):
+            found = response(validate(given, rules))
+            who = "only system:serviceaccount:kai-scheduler:binder may write it"
+            told = f"metadata.annotations[{name}]: Forbidden: it says which GPUs a container was given; {who}"
+            assert found["status"] == {
+                "status": "Failure",
+                "code": 403,
+                "reason": "Forbidden",
+                "message": told,
+            }
+        for old, new in ((item, item), (item, bare), (bare, bare)):
+            assert response(validate(review(new, operation="UPDATE", oldObject=old), rules))["allowed"]
+    assert mutated(item, rules) == item
+
+
+def test_pods_of_other_schedulers_may_say_what_nobody_believes() -> None:
+    for name, rules in ((CDI[1], RULES), (f"{KEY}gpu-memory.request", RULES), ("gpu-fraction", OFF)):
+        given = review(pod({name: "nonsense"}, **ANOTHER))
+        assert response(validate(given, rules)) == {"uid": "705ab4f5", "allowed": True}
