@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 
-from controller.admission.problems import Problem, forbidden, invalid
+from controller.admission.problems import Problem, field_of, forbidden, invalid
 from controller.kai.fractions import COMPUTE_MODE, MEMORY_LIMIT, MEMORY_REQUEST, key, portion_limits
 from controller.kai.memory import MIB, whole_number
 from controller.kai.names import (
@@ -21,9 +21,13 @@ from controller.kai.names import (
 )
 from controller.kai.quantity import quantity
 from controller.kai.request import ComputeMode
-from controller.kai.sharing import asks_for_share, device_count_in, fraction_in
+from controller.kai.sharing import asks_for_share, device_count_in, fraction_in, shown
 
 _SHARE_LIMIT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,5})?|\.[0-9]{1,5}")
+_SMALLEST_SHARE = Decimal("0.000001")
+"""Less is no whole MiB of any GPU, so that it could not be bound with a limit, nor be of use without one."""
+_SMALLEST_COUNTED = Decimal("0.005")
+"""What is less, the scheduler takes for 0.00 of a GPU."""
 _UNIT = re.compile(r".*[0-9.]([KMGTPE]i|[kMGTPE])", re.DOTALL)
 
 
@@ -32,8 +36,12 @@ def problems_of_texts(annotations: Mapping[str, str]) -> Iterator[Problem]:
     fraction, memory = annotations.get(GPU_FRACTION), annotations.get(GPU_MEMORY)
     if fraction is not None and memory is not None:
         yield forbidden(GPU_MEMORY, f"a share is given by {GPU_FRACTION} or by {GPU_MEMORY}, not by both")
-    if fraction is not None and _share_of(annotations) is None:
+    share = _share_of(annotations)
+    if fraction is not None and share is None:
         yield invalid(GPU_FRACTION, fraction, "must be a decimal number above 0 and below 1, such as 0.5")
+    elif share is not None and share < _SMALLEST_SHARE:
+        text = f"must be at least {_SMALLEST_SHARE}, since less is no whole MiB of any GPU"
+        yield invalid(GPU_FRACTION, fraction, text)
     if memory is not None and whole_number(memory) is None:
         text = "must be a whole number of MiB above 0, without a unit, such as 4096"
         yield invalid(GPU_MEMORY, memory, text)
@@ -57,6 +65,15 @@ def problems_of_container(annotations: Mapping[str, str], container: str) -> Ite
     if mode is not None and mode not in modes:
         yield invalid(name, mode, f"must be {' or '.join(modes)}")
     yield from _of_amounts(annotations, container)
+
+
+def warning_of_share(annotations: Mapping[str, str]) -> str | None:
+    """What to tell of a share that the scheduler counts as none; None if it does not."""
+    share = _share_of(annotations)
+    if share is None or share >= _SMALLEST_COUNTED:
+        return None
+    counted = "the scheduler counts hundredths of a GPU, and takes it for 0.00"
+    return f"{field_of(GPU_FRACTION)} is {shown(annotations[GPU_FRACTION])}: {counted}"
 
 
 def _share_of(annotations: Mapping[str, str]) -> Decimal | None:

@@ -1,6 +1,8 @@
-"""Containers without a GPU see none, whatever their image says (B-118). Opt-in.
+"""Containers without a GPU see none, whatever their image says (B-118).
 
-An entry for the variable goes before what the image, or a source that is read whole, says.
+Opt-in for all pods of our scheduler. In a pod with a share it is done for the memory limit, too: a container
+that sees all GPUs of the node has no limit. An entry for the variable goes before what the image, or a source
+that is read whole, says.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ from controller.kai.sharing import asks_for_share, container_of, shown
 from controller.runtime.client import Object
 
 _NONE = "void"
-_ALLOWED = frozenset({_NONE, "none"})
+SEES_NONE = frozenset({_NONE, "none"})
+"""The values of NVIDIA_VISIBLE_DEVICES that people may set in containers without a GPU."""
 
 
 def prepare(draft: Draft) -> None:
@@ -29,7 +32,7 @@ def problems_of_access(pod: Object) -> Iterator[Problem]:
     """The containers without a GPU that would see one."""
     for (group, number), container in _without(pod):
         entry = entry_of(container, VISIBLE_DEVICES)
-        if entry is None or value_of(entry) in _ALLOWED:
+        if entry is None or value_of(entry) in SEES_NONE:
             continue
         value = value_of(entry)
         said = "it is taken from elsewhere" if value is None else shown(value)

@@ -5,6 +5,7 @@ what is changed. Setting something to what it is already changes nothing.
 """
 
 import re
+from collections.abc import Callable, Iterator
 
 from controller.kai.pods import annotations_of, full_name
 from controller.runtime.client import Object
@@ -39,11 +40,30 @@ class Draft:
 
     def add_volume(self, config_map: str) -> None:
         """Has the pod wait for a ConfigMap, by a volume that nobody mounts (B-116)."""
-        stem = re.sub(r"[^a-z0-9]+", "-", config_map.lower())[: _MAX_VOLUME_NAME - len("-vol")].strip("-")
-        name = f"{stem}-vol"
+        name = _volume_name(config_map)
         volumes = self.pod["spec"].get("volumes") or []
         if all(volume["name"] != name for volume in volumes):
             self._set("volumes", [*volumes, {"name": name, "configMap": {"name": config_map}}])
+
+    def drop_volumes(self, is_stale: Callable[[str], bool]) -> None:
+        """Has the pod no longer wait for some ConfigMaps; volumes that somebody else made stay."""
+        volumes = self.pod["spec"].get("volumes") or []
+        kept = [item for item in volumes if not (_is_added(item) and is_stale(item["configMap"]["name"]))]
+        if len(kept) != len(volumes):
+            self._set("volumes", kept)
+
+    def change_maps(self, place: tuple[str, int], renamed: Callable[[str], str | None]) -> None:
+        """Has a container's variables come from other ConfigMaps; from none where that is no name.
+
+        Args:
+            place: Of the container.
+            renamed: From the name of a ConfigMap to that of the one to take instead.
+        """
+        for field, kind in (("env", "configMapKeyRef"), ("envFrom", "configMapRef")):
+            present: list[Object] = self._container(place).get(field) or []
+            changed = list(_renamed(present, kind, renamed))
+            if changed != present:
+                self._set_in_container(place, field, changed)
 
     def set_env(self, place: tuple[str, int], entry: Object) -> None:
         """Has a container take a variable by this entry, and by no other.
@@ -90,3 +110,37 @@ class Draft:
 
     def _set(self, name: str, value: object) -> None:
         self.pod = {**self.pod, "spec": {**self.pod["spec"], name: value}}
+
+
+def _volume_name(config_map: str) -> str:
+    """The name of the volume by which a pod waits for a ConfigMap."""
+    stem = re.sub(r"[^a-z0-9]+", "-", config_map.lower())[: _MAX_VOLUME_NAME - len("-vol")].strip("-")
+    return f"{stem}-vol"
+
+
+def _is_added(volume: Object) -> bool:
+    """Whether a volume is one that `add_volume` could have made."""
+    config_map = (volume.get("configMap") or {}).get("name") or ""
+    return bool(config_map) and volume["name"] == _volume_name(config_map)
+
+
+def _renamed(items: list[Object], kind: str, renamed: Callable[[str], str | None]) -> Iterator[Object]:
+    """Entries or sources with other ConfigMaps; without those that are to take none, and none twice."""
+    seen = []
+    for item in items:
+        holder = item if kind in item else item.get("valueFrom") or {}
+        reference = holder.get(kind)
+        if not reference:
+            yield item
+            continue
+        name = renamed(reference.get("name") or "")
+        if name is None:
+            continue
+        if name == reference.get("name"):
+            yield item
+            continue
+        changed = {kind: {**reference, "name": name}}
+        made = {**item, **changed} if holder is item else {**item, "valueFrom": {**holder, **changed}}
+        if made not in items and made not in seen:
+            seen.append(made)
+            yield made

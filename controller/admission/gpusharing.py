@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 
+from controller.admission import moved
 from controller.admission.draft import Draft
 from controller.admission.rules import Rules
 from controller.kai.fractions import MEMORY_REQUEST, key, problem_of_name, said
@@ -50,6 +51,7 @@ def prepare(draft: Draft, rules: Rules, suffix: Callable[[], str]) -> Failed | N
         return target
     _request_memory(draft, str(container["name"]))
     place = place_of(index)
+    moved.move(draft, place, target)
     for variable in (*(() if rules.nri else (VISIBLE_DEVICES,)), NUM_OF_GPUS, PORTION):
         draft.set_env(place, entry(target, variable))
     draft.read_whole(place, target.env_config_map)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from controller.admission import deviceaccess, gpusharing, memorylimit, nvfractions
 from controller.admission.draft import Draft
 from controller.admission.rules import Rules
+from controller.kai.fractions import named_container
+from controller.kai.names import CONTAINER_NAME
 from controller.kai.outcome import Failed
-from controller.kai.pods import annotations_of
-from controller.kai.sharing import asks_for_share
+from controller.kai.pods import annotation, annotations_of
+from controller.kai.sharing import asks_for_share, container_of
 from controller.runtime.client import Object
 
 
@@ -22,17 +24,29 @@ def prepared(pod: Object, rules: Rules, suffix: Callable[[], str]) -> Draft | Fa
         rules: The settings.
         suffix: Makes the random part of the names of its maps.
     """
-    draft = Draft(pod)
-    if asks_for_share(annotations_of(pod)):
+    draft, asks = Draft(pod), asks_for_share(annotations_of(pod))
+    if asks:
         failure = _prepare_share(draft, rules, suffix)
         if failure is not None:
             return failure
-    if rules.block_visible_devices:
+    if rules.block_visible_devices or (asks and rules.limits_memory):
         deviceaccess.prepare(draft)
     return draft
 
 
+def _name_container(draft: Draft) -> None:
+    """Names the container that has the share by default, as `gpu-fraction-container-name`.
+
+    Another webhook may put a container before it; the share stays where its author put it.
+    """
+    named, found = named_container(draft.pod), container_of(draft.pod, strict=True)
+    if named is None and annotation(draft.pod, CONTAINER_NAME) is None and not isinstance(found, Failed):
+        draft.annotate(CONTAINER_NAME, str(found[1]["name"]))
+
+
 def _prepare_share(draft: Draft, rules: Rules, suffix: Callable[[], str]) -> Failed | None:
+    if rules.shares_by_maps or rules.shares_by_annotations:
+        _name_container(draft)
     if rules.shares_by_maps:
         failure = gpusharing.prepare(draft, rules, suffix)
         if failure is not None:

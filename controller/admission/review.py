@@ -10,13 +10,19 @@ from dataclasses import dataclass
 
 import orjson
 
+from controller.admission.ephemeral import problems_of_added
 from controller.admission.gpusharing import random_suffix
 from controller.admission.mutation import prepared
 from controller.admission.patch import patch_of
 from controller.admission.problems import Problem, told
 from controller.admission.rules import Rules
 from controller.admission.shape import ShapeError, pod_of
-from controller.admission.validation import problems_of_change, problems_of_new, warnings_of_new
+from controller.admission.validation import (
+    problems_of_another,
+    problems_of_change,
+    problems_of_new,
+    warnings_of_new,
+)
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotations_of
 from controller.kai.sharing import asks_for_share
@@ -28,10 +34,15 @@ _LONGEST_WARNING = 256
 _MOST_WARNINGS = 16
 _JUDGED = frozenset({"CREATE", "UPDATE"})
 _OTHERS = frozenset({"DELETE", "CONNECT"})
+_EPHEMERAL = "ephemeralcontainers"
 
 
 class BadReview(Exception):  # noqa: N818 -- the name that the server knows
     """What came is no AdmissionReview that can be answered; the message says why, in one sentence."""
+
+
+_Judge = Callable[[Object | None, Object, Rules, str], list[Problem]]
+"""From a pod as it is and as it would be, the settings and the user to what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ class _Review:
         user: Name of who asks.
         pod: As it would be; None if there is nothing to judge.
         old: As it is, of an `UPDATE`.
+        judge: What alone is judged of the pod, which is not prepared; None if it is judged as a whole.
     """
 
     uid: str
@@ -51,6 +63,7 @@ class _Review:
     user: str = ""
     pod: Object | None = None
     old: Object | None = None
+    judge: _Judge | None = None
 
 
 def mutate(
@@ -69,7 +82,7 @@ def mutate(
     """
     review = _parse(body, rules)
     pod = review.pod
-    if pod is None or review.operation != "CREATE":
+    if pod is None or review.judge is not None or review.operation != "CREATE":
         return _allowed(review)
     draft = prepared(pod, rules, suffix)
     if isinstance(draft, Failed):
@@ -96,6 +109,9 @@ def validate(body: bytes, rules: Rules, warnings: Sequence[str] = ()) -> bytes:
     pod = review.pod
     if pod is None:
         return _allowed(review)
+    if review.judge is not None:
+        problems = review.judge(review.old, pod, rules, review.user)
+        return _refused(review, problems) if problems else _allowed(review)
     if review.old is not None:
         problems = problems_of_change(review.old, pod, rules, review.user)
         return _refused(review, problems) if problems else _allowed(review)
@@ -127,24 +143,37 @@ def _parse(body: bytes, rules: Rules) -> _Review:
         raise BadReview(f"request.operation is {_quoted(operation)}; it must be one of {known}")
     found = _object(request, "kind", "request.")
     is_pod = (found.get("group") or "", found.get("version"), found.get("kind")) == ("", "v1", "Pod")
-    if not is_pod or request.get("subResource"):
+    part = request.get("subResource") or ""
+    if not is_pod or part not in ("", _EPHEMERAL) or (part and operation != "UPDATE"):
         return _Review(uid, operation)
     return _of_pod(request, uid, operation, rules)
 
 
 def _of_pod(request: Object, uid: str, operation: str, rules: Rules) -> _Review:
-    """A request for a pod; without the pod if that is another scheduler's."""
+    """A request for a pod, and by what it is judged."""
     user = _object(request, "userInfo", "request.").get("username") or ""
     if not isinstance(user, str):
         raise BadReview("request.userInfo.username is no text")
     try:
         pod = pod_of(request.get("object"), "request.object")
         old = pod_of(request.get("oldObject"), "request.oldObject") if operation == "UPDATE" else None
+        if request.get("subResource"):
+            _check_ephemeral(pod, "request.object")
+            _check_ephemeral(old or {"spec": {}}, "request.oldObject")
     except ShapeError as error:
         raise BadReview(str(error)) from error
-    if pod["spec"].get("schedulerName") != rules.scheduler_name:
-        return _Review(uid, operation)
-    return _Review(uid, operation, user, pod, old)
+    is_ours = pod["spec"].get("schedulerName") == rules.scheduler_name
+    if request.get("subResource"):
+        return (
+            _Review(uid, operation, user, pod, old, problems_of_added) if is_ours else _Review(uid, operation)
+        )
+    return _Review(uid, operation, user, pod, old, None if is_ours else problems_of_another)
+
+
+def _check_ephemeral(pod: Object, path: str) -> None:
+    """Raises ShapeError unless the ephemeral containers have the shape of others."""
+    spec = {"containers": pod["spec"].get("ephemeralContainers")}
+    pod_of({"metadata": {}, "spec": spec}, f"{path}, with its ephemeral containers for others:")
 
 
 def _object(item: Object, name: str, path: str) -> Object:

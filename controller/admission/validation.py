@@ -7,8 +7,9 @@ refused today can still end.
 
 from collections.abc import Iterator, Mapping
 
-from controller.admission.asked import problems_of_container, problems_of_texts
+from controller.admission.asked import problems_of_container, problems_of_texts, warning_of_share
 from controller.admission.deviceaccess import gpus_of, problems_of_access
+from controller.admission.moved import problems_of_moved
 from controller.admission.problems import Problem, field_of, forbidden, guarded
 from controller.admission.rules import Rules
 from controller.kai.environment import containers_of
@@ -38,12 +39,13 @@ from controller.kai.pods import annotation, annotations_of, full_name
 from controller.kai.sharing import Target, asks_for_share, container_of, device_count_in, target_of
 from controller.runtime.client import Object
 
-_SETTLED = frozenset(
+SETTLED = frozenset(
     {
         *(GPU_FRACTION, GPU_MEMORY, GPU_FRACTION_LIMIT, GPU_MEMORY_LIMIT),
         *(DEVICE_COUNT, CONTAINER_NAME, CONFIG_MAP_PREFIX),
     }
 )
+"""What is settled with the pod, beside what `is_settled` names."""
 _MOST_DEVICES = 16
 """As many variables of single devices are looked at; more differ in their number only."""
 
@@ -81,10 +83,22 @@ def problems_of_change(old: Object, pod: Object, rules: Rules, user: str) -> lis
     if rules.is_binder(user):
         return problems
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) != after.get(name) and (name in _SETTLED or is_settled(name)):
+        if before.get(name) != after.get(name) and (name in SETTLED or is_settled(name)):
             text = "it is settled when the pod is made, since the scheduler decides by it; make the pod anew"
             problems.append(forbidden(name, text))
     return problems
+
+
+def problems_of_another(old: Object | None, pod: Object, rules: Rules, user: str) -> list[Problem]:
+    """Why a pod of another scheduler is refused: only for what the node believes, whoever schedules the pod.
+
+    Args:
+        old: The pod as it is; None if it is new.
+        pod: As it would be.
+        rules: The settings.
+        user: Who makes or changes it.
+    """
+    return list(_of_grants(pod, {} if old is None else annotations_of(old), rules, user))
 
 
 def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
@@ -92,7 +106,8 @@ def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
     annotations = annotations_of(pod)
     if not asks_for_share(annotations):
         return []
-    found = []
+    tiny = warning_of_share(annotations)
+    found = [tiny] if tiny is not None else []
     if not rules.shares_by_annotations:
         asked = [name for name in (GPU_MEMORY_LIMIT, GPU_FRACTION_LIMIT) if name in annotations]
         found += [f"{field_of(name)} is not followed: the plugin nvfractions is off" for name in asked]
@@ -107,9 +122,11 @@ def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
     way = _way(pod, target, rules) if rules.limits_memory else None
     if isinstance(way, Failed):
         found.append(f"{way.message}; the pod is bound without a limit of GPU memory")
-    elif way is not None and way.doubled:
-        who = ", ".join(way.doubled)
-        found.append(f"{who} sees the GPU as well and has the same limit of memory for itself")
+    elif way is not None:
+        found += [f"{why}, so that it may use GPUs without a limit" for why in way.doubtful]
+        if way.doubled:
+            who = ", ".join(way.doubled)
+            found.append(f"{who} sees the GPU as well and has the same limit of memory for itself")
     return found
 
 
@@ -170,7 +187,11 @@ def _of_maps(pod: Object, rules: Rules, *, prepared: bool) -> Iterator[Problem]:
     target = target_of(pod, strict=True)
     if isinstance(target, Failed):
         yield Problem(field_of(CONFIG_MAP_PREFIX), target.message)
-    elif rules.limits_memory and rules.demands_limit and prepared:
+        return
+    if not prepared:
+        return
+    yield from problems_of_moved(pod, target)
+    if rules.limits_memory and rules.demands_limit:
         way = _way(pod, target, rules)
         if isinstance(way, Failed):
             yield Problem("spec.containers", way.message)

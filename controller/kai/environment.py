@@ -158,6 +158,17 @@ def view_of(target: Target, container: Object) -> View:
     return View(Sight.UNKNOWN, why)
 
 
+def other_devices_of(target: Target, container: Object) -> Source | None:
+    """What could have a container see other GPUs if it has a certain key, which cannot be seen from here.
+
+    Only where nothing else decides: a container with an entry of its own never has such a source.
+    """
+    if entry_of(container, VISIBLE_DEVICES) is not None:
+        return None
+    rivals = rivals_of(target, container, VISIBLE_DEVICES)
+    return rivals.after or rivals.before
+
+
 def _view_by_entry(target: Target, container: Object, entry: Object) -> View:
     value, found = value_of(entry), config_map_key(entry)
     if value in _NO_DEVICES:

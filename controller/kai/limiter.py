@@ -16,6 +16,7 @@ from controller.kai.environment import (
     containers_of,
     entry_of,
     key_in,
+    other_devices_of,
     rivals_of,
     value_of,
     view_of,
@@ -51,10 +52,13 @@ class Way:
     Attributes:
         variables: To be delivered beside the limit, in place of what others might say under these names.
         doubled: Names of other containers that have the limit, each for itself, while the first one runs.
+        doubtful: Other containers that may see GPUs without a limit, and why, in words. That keeps no pod
+            from its node: what they read whole hardly ever says anything of GPUs.
     """
 
     variables: Mapping[str, str]
     doubled: tuple[str, ...]
+    doubtful: tuple[str, ...] = ()
 
 
 def switched_off(container: Object) -> str | None:
@@ -100,11 +104,16 @@ def way_to(pod: Object, target: Target, variable: str, value: str, devices: int)
     """
     guarded = {**{f"{variable}_{number}": value for number in range(devices)}, **_ON}
     covers: dict[str, str] = {}
-    doubled = []
+    doubled, doubtful = [], []
     for container in (target.container, *_others(pod, target)):
         own = container["name"] == target.container["name"]
         view = view_of(target, container)
         if not own and view.sight in (Sight.NOTHING, Sight.UNKNOWN):
+            source = other_devices_of(target, container)
+            if source is not None:
+                doubtful.append(
+                    f"container {container['name']} reads {source}, which could set {VISIBLE_DEVICES}"
+                )
             continue
         undelivered = _undelivered(target, container, variable)
         beyond = f"{view.why}, so that it may use more than its share" if view.sight is Sight.OTHERS else None
@@ -121,7 +130,7 @@ def way_to(pod: Object, target: Target, variable: str, value: str, devices: int)
         }
         if not own and _stays(pod, container):
             doubled.append(str(container["name"]))
-    return Way(covers, tuple(doubled))
+    return Way(covers, tuple(doubled), tuple(doubtful))
 
 
 def _others(pod: Object, target: Target) -> Iterator[Object]:

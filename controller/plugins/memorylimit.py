@@ -64,6 +64,7 @@ class Limit:
         source: What was asked, in words.
         card: What is known of the card, in words.
         doubled: Other containers that have the same limit, each for itself.
+        doubtful: Other containers that may see GPUs without a limit, and why.
         ignored: Annotations of the pod that ask for another limit.
     """
 
@@ -71,6 +72,7 @@ class Limit:
     source: str
     card: str
     doubled: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -83,6 +85,8 @@ class Limit:
                 f". Warning: {', '.join(self.doubled)} has the same limit for itself, "
                 f"so the pod may use {total_mib} MiB"
             )
+        for why in self.doubtful:
+            text += f". Warning: {why}, so that it may use GPUs without a limit"
         if self.ignored:
             names = " and ".join(self.ignored)
             text += f". Warning: {names} was not followed: the limit is what was granted"
@@ -122,9 +126,8 @@ class GPUMemoryLimit(Plugin):
         way = way_to(context.pod, target, variable, text, len(context.request.gpu_groups))
         if isinstance(way, Failed):
             return way
-        return Prepared(
-            container_env={variable: text, **way.variables}, found=replace(limit, doubled=way.doubled)
-        )
+        found = replace(limit, doubled=way.doubled, doubtful=way.doubtful)
+        return Prepared(container_env={variable: text, **way.variables}, found=found)
 
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Says which limit gpusharing has delivered."""

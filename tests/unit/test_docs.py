@@ -108,7 +108,7 @@ def test_every_annotation_that_the_webhook_judges_is_explained() -> None:
     table = ADMISSION.partition("## What it refuses")[2].partition("\n## ")[0]
     names = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
     for pattern in asked.split("|"):
-        assert pattern.replace("\\\\", "").rstrip("$") in names
+        assert pattern.replace("\\\\", "").rstrip("$") in names, pattern
     for ending in ENDINGS:
         assert ending in ADMISSION
     for name in (GPU_FRACTION_LIMIT, GPU_MEMORY_LIMIT, DEVICE_COUNT, CONTAINER_NAME, CONFIG_MAP_PREFIX):

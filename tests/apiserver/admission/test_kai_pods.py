@@ -17,6 +17,8 @@ from tests.webhook import Keys, Users, Webhooks, installed
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PREFIX = "runai/shared-gpu-configmap"
+NAMED = "gpu-fraction-container-name"
+"""Ours always says which container it is; KAI's left that to its place."""
 GROUP = "pod-group-name"
 """By KAI's pod grouper, which does not run here."""
 OWN = "nvidia.com/container."
@@ -48,7 +50,7 @@ def compared(pod: Object) -> Mapping[str, str]:
     return {
         name: text
         for name, text in annotations.items()
-        if name not in (APPLIED, GROUP, PREFIX) and not name.startswith(OWN)
+        if name not in (APPLIED, GROUP, PREFIX, NAMED) and not name.startswith(OWN)
     }
 
 
@@ -75,6 +77,8 @@ def test_they_end_alike(users: Users, binders: Binders) -> None:
         assert found["metadata"]["labels"] == recorded["metadata"]["labels"]
         assert compared(found) == compared(recorded)
         assert told(found) == told(recorded)
+        of_old = recorded["metadata"]["annotations"].get(NAMED, "main")
+        assert found["metadata"]["annotations"][NAMED] == of_old
         maps, wanted = maps_of(found, ours), maps_of(recorded, theirs)
         for held in wanted.values():
             if LIMIT in held and name in EXACT:

@@ -201,3 +201,54 @@ def test_what_a_container_was_given_only_the_binder_may_write(users: Users) -> N
     assert "may write it" in users.kubectl("annotate", "pod/a", f"{given}=GPU-1")
     account = "--as=system:serviceaccount:kai-scheduler:binder"
     assert users.kubectl("annotate", "pod/a", f"{given}=GPU-1", account) == "pod/a annotated\n"
+
+
+GIVEN = "nvidia.com/container.main.gpus.devices"
+
+
+def test_what_a_container_was_given_is_guarded_whoever_schedules_the_pod(users: Users, seen: Seen) -> None:
+    another = {"schedulerName": "default-scheduler"}
+    assert "may write it" in users.apply(user_pod("a", {GIVEN: "GPU-1"}, **another))
+    assert (
+        users.apply(user_pod("a", {"nvidia.com/container.main.status": "x"}, **another)) == "pod/a created\n"
+    )
+    assert "may write it" in users.kubectl("annotate", "pod/a", f"{GIVEN}=GPU-1")
+    before = seen()
+    assert before == {(VALIDATE, "refused"): 2}
+    assert users.kubectl("annotate", "pod/a", "example.com/note=b") == "pod/a annotated\n"
+    assert seen() == before
+    account = "--as=system:serviceaccount:kai-scheduler:binder"
+    assert users.kubectl("annotate", "pod/a", f"{GIVEN}=GPU-1", account) == "pod/a annotated\n"
+    assert users.kubectl("annotate", "pod/a", f"{GIVEN}-") == "pod/a annotated\n"
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kai-scheduler", "kai-resource-reservation"])
+def test_what_was_given_in_namespaces_that_are_left_alone(users: Users, seen: Seen, namespace: str) -> None:
+    body = user_pod("not-asked-about", {GIVEN: "GPU-1"}, schedulerName="default-scheduler")
+    body["metadata"]["namespace"] = namespace
+    said = users.plane.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(body), check=False)
+    assert "admission webhook" not in said
+    assert seen() == {}
+
+
+def test_kubectl_debug_gets_no_gpu(users: Users, seen: Seen) -> None:
+    for name, annotations in (("share", HALF), ("plain", {})):
+        users.apply(user_pod(name, annotations))
+
+    def debug(pod: str, name: str, value: str) -> str:
+        flags = ("--attach=false", "--image=busybox", f"--env=NVIDIA_VISIBLE_DEVICES={value}")
+        return users.kubectl("debug", f"pod/{pod}", f"--container={name}", *flags)
+
+    assert "denied" not in debug("share", "first", "void")
+    said = debug("share", "second", "all")
+    where = "spec.ephemeralContainers[1].env[NVIDIA_VISIBLE_DEVICES]: Invalid value: 'all'"
+    assert f"{where}: container second has no share of a GPU; must be void or none" in said
+    assert "denied" not in debug("share", "third", "none")
+    asked = seen()
+    assert "denied" not in debug("plain", "first", "all")
+    assert seen() == asked
+
+    def names(pod: str) -> list[str]:
+        return [item["name"] for item in users.get_pod(pod)["spec"]["ephemeralContainers"]]
+
+    assert (names("share"), names("plain")) == (["first", "third"], ["first"])

@@ -65,8 +65,9 @@ def bundles(plane: ControlPlane) -> list[bytes]:
     """Whom the API server trusts, by each configuration."""
     found = []
     for path in PATHS.values():
-        (webhook,) = plane.request("GET", f"{path}/kai-binder-admission")["webhooks"]
-        found.append(base64.b64decode(webhook["clientConfig"].get("caBundle", "")))
+        webhooks = plane.request("GET", f"{path}/kai-binder-admission")["webhooks"]
+        (only,) = {webhook["clientConfig"].get("caBundle", "") for webhook in webhooks}
+        found.append(base64.b64decode(only))
     return found
 
 

@@ -1,5 +1,6 @@
 """The pods that KAI's own webhook of v0.17 has prepared: ours makes the same of what their authors wrote."""
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ RECORDED = Path(__file__).parents[2] / "data" / "kai-after-bind.json"
 RULES = replace(LIMITING, runtime_class_name="nvidia")
 """As that cluster was: with hamicore, and KAI's default of that time for the runtime class."""
 PREFIX = "runai/shared-gpu-configmap"
+MEMORY = "nvidia.com/container.main.gpu-memory.request"
+NAMED = "gpu-fraction-container-name"
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -37,7 +40,7 @@ def as_written(recorded: Object) -> Object:
 def essence(item: Object) -> Object:
     """What a webhook changes of a pod, without what API server and binder add."""
     annotations = item["metadata"]["annotations"]
-    ours = {PREFIX, "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name"}
+    ours = {PREFIX, "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"}
     volumes = [
         {**volume, "configMap": {"name": volume["configMap"]["name"]}} if "configMap" in volume else volume
         for volume in item["spec"].get("volumes", [])
@@ -57,6 +60,16 @@ def essence(item: Object) -> Object:
     }
 
 
+def opened(item: Object) -> Object:
+    """A pod without the entries by which containers without the share see no GPU."""
+    new = copy.deepcopy(item)
+    for group in ("initContainers", "containers"):
+        for container in new["spec"].get(group, []):
+            if container.get("env") == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]:
+                del container["env"]
+    return new
+
+
 def test_there_are_such_pods() -> None:
     names = ["disk-made", "half-a", "half-b", "half-of-two", "mem-4096", "mem-of-two"]
     assert [item["metadata"]["name"] for item in PODS] == [*names, "named-container", "named-init", "third"]
@@ -64,21 +77,25 @@ def test_there_are_such_pods() -> None:
 
 @pytest.mark.parametrize("recorded", PODS, ids=lambda item: str(item["metadata"]["name"]))
 def test_ours_makes_the_same_of_it(recorded: Object) -> None:
-    """The one difference is decided: `gpu-memory` is said for the container, too, as in KAI v0.18 (N-73)."""
+    """The differences are decided: `gpu-memory` is said for the container, too, as in KAI v0.18 (N-73), the
+    container is always named, and the others see no GPU by an entry of their own.
+    """
     written = as_written(recorded)
     suffix = recorded["metadata"]["annotations"][PREFIX].removesuffix("-shared-gpu")[-7:]
-    ours = mutated(written, RULES, suffix)
+    ours = opened(mutated(written, RULES, suffix))
     assert essence(ours) == essence(recorded)
     added = ours["metadata"]["annotations"].keys() - recorded["metadata"]["annotations"].keys()
     has_memory = "gpu-memory" in written["metadata"]["annotations"]
-    assert added == ({"nvidia.com/container.main.gpu-memory.request"} if has_memory else set())
+    is_named = NAMED in written["metadata"]["annotations"]
+    assert added == ({MEMORY} if has_memory else set()) | (set() if is_named else {NAMED})
 
 
 @pytest.mark.parametrize("recorded", PODS, ids=lambda item: str(item["metadata"]["name"]))
 def test_ours_leaves_it_as_it_is_and_allows_it(recorded: Object) -> None:
     """Both webhooks may be on for a while. What KAI v0.17 does not say is added (N-73)."""
-    again = mutated(recorded, RULES)
+    again, before = opened(mutated(recorded, RULES)), recorded["metadata"]["annotations"]
     annotations = again["metadata"]["annotations"]
-    kept = {name: text for name, text in annotations.items() if not name.startswith("nvidia.com/")}
-    assert {**again, "metadata": {**again["metadata"], "annotations": kept}} == recorded
+    assert annotations.keys() - before.keys() <= {MEMORY, NAMED}
+    assert {**again, "metadata": {**again["metadata"], "annotations": before}} == recorded
+    assert before.items() <= annotations.items()
     assert refusal(recorded, RULES) == ""

@@ -1,6 +1,7 @@
 """What becomes of new pods that ask for a share."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,7 @@ def entry(variable: str, config_map: str = MAP, **fields: object) -> Object:
 ENTRIES = [entry("NVIDIA_VISIBLE_DEVICES"), entry("RUNAI_NUM_OF_GPUS"), entry("GPU_PORTION")]
 LIMIT = entry("CUDA_DEVICE_MEMORY_LIMIT", optional=True)
 WHOLE = {"configMapRef": {"name": f"{MAP}-evar", "optional": False}}
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
 def containers(*names: str, **fields: object) -> list[Object]:
@@ -47,10 +49,11 @@ def containers(*names: str, **fields: object) -> list[Object]:
 
 
 def test_the_simplest_pod() -> None:
-    """B-113…B-116."""
+    """B-113…B-116; the container is named, so that the share stays with it."""
     new = mutated(pod(HALF))
     assert new["metadata"]["annotations"] == {
         **HALF,
+        "gpu-fraction-container-name": "main",
         "runai/shared-gpu-configmap": "web-x7k2q9b-shared-gpu",
     }
     assert new["spec"] == {
@@ -111,7 +114,7 @@ def test_the_container_with_the_share(target: str | None, place: tuple[str, int]
         item for group in ("initContainers", "containers") for item in new["spec"][group] if item is not got
     ]
     assert len(others) == 3
-    assert all(item.keys() == {"name"} for item in others)
+    assert all(item == {"name": item["name"], "env": [VOID]} for item in others)
     found = target_of(new)
     assert isinstance(found, Target)
     assert (found.config_map, found.env_config_map) == (name, f"{name}-evar")
@@ -226,7 +229,9 @@ def test_a_long_name_has_no_room_for_the_amount() -> None:
     memory = {"gpu-memory": "4096"}
     assert key in mutated(pod(memory, containers=containers(fits)))["metadata"]["annotations"]
     asks = pod(memory, containers=containers(long))
-    assert list(mutated(asks)["metadata"]["annotations"]) == ["gpu-memory", "runai/shared-gpu-configmap"]
+    assert set(mutated(asks)["metadata"]["annotations"]) == {
+        *("gpu-memory", "gpu-fraction-container-name", "runai/shared-gpu-configmap")
+    }
     assert [text for text in warnings(asks) if "has more than the 34 characters" in text]
     assert "has more than the 34 characters" in refusal(asks, NVFRACTIONS)
     assert refusal(asks, NVFRACTIONS).count("34") == 1
@@ -243,6 +248,7 @@ def test_nvfractions_writes_annotations_only() -> None:
     assert new["metadata"]["annotations"] == {
         "gpu-memory": "4096",
         "gpu-memory.limit": "8192Mi",
+        "gpu-fraction-container-name": "a",
         "nvidia.com/container.a.gpu-memory.request": "4Gi",
         "nvidia.com/container.a.gpu-memory.limit": "8192Mi",
     }
@@ -287,7 +293,6 @@ def test_both_at_once() -> None:
 def test_containers_without_a_gpu_see_none() -> None:
     """B-118."""
     rules = replace(RULES, block_visible_devices=True)
-    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     mig = {"resources": {"requests": {"nvidia.com/mig-1g.5gb": "1"}}}
     none = {"resources": {"limits": {"nvidia.com/gpu": "0", "cpu": "1"}}}
@@ -303,14 +308,40 @@ def test_containers_without_a_gpu_see_none() -> None:
     new = mutated(whole, rules)["spec"]["containers"]
     assert new == [
         *whole["spec"]["containers"][:2],
-        {"name": "a", **none, "env": [void]},
+        {"name": "a", **none, "env": [VOID]},
         {"name": "b", **own},
     ]
     share = pod(HALF, containers=containers("main", "side"), initContainers=containers("warm"))
     new = mutated(share, rules)
     assert new["spec"]["containers"][0]["env"] == ENTRIES
-    assert new["spec"]["containers"][1]["env"] == new["spec"]["initContainers"][0]["env"] == [void]
+    assert new["spec"]["containers"][1]["env"] == new["spec"]["initContainers"][0]["env"] == [VOID]
     assert refusal(share, rules) == ""
+
+
+@pytest.mark.parametrize("group", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    "source", [{"configMapRef": {"name": "mine"}}, {"prefix": "NVIDIA_", "secretRef": {"name": "mine"}}]
+)
+def test_no_container_gets_past_the_limit_by_what_it_reads_whole(group: str, source: Object) -> None:
+    """What the ConfigMap holds may change at any time."""
+    other: Object = {"name": "other", "envFrom": [source]}
+    spec: dict[str, Any] = {"containers": [{"name": "main"}], "initContainers": []}
+    spec[group] = [*spec[group], other]
+    asks = pod(HALF, **spec)
+    new = mutated(asks, LIMITING)
+    assert new["spec"][group][-1] == {**other, "env": [VOID]}
+    assert refusal(asks, LIMITING) == ""
+    assert warnings(asks, LIMITING) == []
+    assert mutated(asks, RULES)["spec"][group][-1] == other
+    asks["metadata"]["annotations"] = {}
+    assert mutated(asks, LIMITING) == asks
+
+
+def test_the_limit_leaves_slices_of_a_gpu_and_own_entries_alone() -> None:
+    mig: Object = {"name": "mig", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
+    own: Object = {"name": "own", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
+    new = mutated(pod(HALF, containers=[{"name": "main"}, mig, own]), LIMITING)
+    assert new["spec"]["containers"][1:] == [mig, own]
 
 
 # Names
@@ -366,7 +397,7 @@ def test_the_index_takes_its_room(index: str, longest: int) -> None:
 def test_a_name_that_is_there_stays() -> None:
     annotations = {**HALF, "runai/shared-gpu-configmap": f"{'a' * 240}.b"}
     new = mutated(pod(annotations))
-    assert new["metadata"]["annotations"] == annotations
+    assert new["metadata"]["annotations"] == annotations | {"gpu-fraction-container-name": "main"}
     assert new["spec"]["volumes"][0]["configMap"]["name"] == f"{'a' * 240}.b-0"
     assert new["spec"]["volumes"][0]["name"] == f"{'a' * 59}-vol"
     assert refusal(pod(annotations)) == ""

@@ -1,6 +1,7 @@
 """Which new pods are refused: each odd text by itself, and what does not go together."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,24 @@ def test_no_fraction(rules: Rules, text: str) -> None:
 def test_fractions(rules: Rules, text: str) -> None:
     """B-119 allows scientific notation."""
     assert refusal(pod({"gpu-fraction": text}), rules) == ""
+
+
+@MODES
+@pytest.mark.parametrize("text", ["0.00000099", "9.9e-7", "1e-7", "1e-999", "0." + "0" * 63 + "1"])
+def test_fractions_that_are_no_mib_of_any_gpu(rules: Rules, text: str) -> None:
+    told = refusal(pod({"gpu-fraction": text}), rules)
+    assert told == field("gpu-fraction", text) + "at least 0.000001, since less is no whole MiB of any GPU"
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("text", "told"), [("0.000001", True), ("1e-5", True), ("0.00499", True), ("0.005", False)]
+)
+def test_fractions_that_the_scheduler_counts_as_none_are_told_of(rules: Rules, text: str, told: bool) -> None:
+    """The binder believes the annotation, if it is what was rounded to 0.00."""
+    counted = "the scheduler counts hundredths of a GPU, and takes it for 0.00"
+    expected = [f"metadata.annotations[gpu-fraction] is {text!r}: {counted}"] if told else []
+    assert warnings(pod({"gpu-fraction": text}), rules) == expected
 
 
 NO_MEMORY = (
@@ -494,6 +513,14 @@ def test_a_container_with_the_same_limit_for_itself_is_told_of() -> None:
     assert response(validate(review(new), LIMITING))["warnings"] == told
 
 
+def test_a_container_that_came_after_us_and_reads_something_whole_is_told_of() -> None:
+    new = mutated(pod(HALF), LIMITING)
+    new["spec"]["containers"].append({"name": "late", "envFrom": [{"secretRef": {"name": "mine"}}]})
+    told = "container late reads Secret mine, which could set NVIDIA_VISIBLE_DEVICES, so that it may use GPUs"
+    assert response(validate(review(new), LIMITING))["warnings"] == [f"{told} without a limit"]
+    assert "warnings" not in response(validate(review(new), RULES))
+
+
 # B-118
 
 
@@ -514,7 +541,12 @@ def test_devices_that_a_container_takes_itself() -> None:
 # N-77
 
 GRANTS = (f"{KEY}gpus.devices", f"{KEY}gpu-compute.portion")
-CDI = ("nvidia.cdi.k8s.io/container.main", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/other")
+CDI = (
+    "nvidia.cdi.k8s.io",
+    "nvidia.cdi.k8s.io/container.main",
+    "nvidia.cdi.k8s.io/pod",
+    "nvidia.cdi.k8s.io/other",
+)
 
 
 @pytest.mark.parametrize("name", GRANTS)
@@ -551,3 +583,34 @@ def test_the_container_must_be_there() -> None:
     ):
         told = refusal(pod({name: "0"}), RULES, RULES.binder_account)
         assert told == f"metadata.annotations[{name}]: Forbidden: pod team/web has no container {shown}"
+
+
+ANOTHER: dict[str, Any] = {"schedulerName": "default-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"), [(GRANTS[0], RULES), (GRANTS[1], OFF), (CDI[0], NRI), (CDI[1], NRI)]
+)
+def test_what_a_container_was_given_in_pods_of_other_schedulers(name: str, rules: Rules) -> None:
+    """The node believes it, whoever schedules the pod."""
+    for spec in (ANOTHER, {"schedulerName": None}):
+        item, bare = pod({"gpu-fraction": "nonsense", name: "GPU-1"}, **spec), pod(**spec)
+        for given in (review(item), review(item, operation="UPDATE", oldObject=bare)):
+            found = response(validate(given, rules))
+            who = "only system:serviceaccount:kai-scheduler:binder may write it"
+            told = f"metadata.annotations[{name}]: Forbidden: it says which GPUs a container was given; {who}"
+            assert found["status"] == {
+                "status": "Failure",
+                "code": 403,
+                "reason": "Forbidden",
+                "message": told,
+            }
+        for old, new in ((item, item), (item, bare), (bare, bare)):
+            assert response(validate(review(new, operation="UPDATE", oldObject=old), rules))["allowed"]
+    assert mutated(item, rules) == item
+
+
+def test_pods_of_other_schedulers_may_say_what_nobody_believes() -> None:
+    for name, rules in ((CDI[1], RULES), (f"{KEY}gpu-memory.request", RULES), ("gpu-fraction", OFF)):
+        given = review(pod({name: "nonsense"}, **ANOTHER))
+        assert response(validate(given, rules)) == {"uid": "705ab4f5", "allowed": True}

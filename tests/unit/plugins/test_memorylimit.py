@@ -948,6 +948,33 @@ def test_another_container_with_the_same_limit_is_told() -> None:
     assert "Warning" not in told_of(context(pod(initContainers=[other], containers=[MAIN])))
 
 
+@pytest.mark.parametrize(
+    ("other", "source"),
+    [
+        (container("other", env_from=({"configMapRef": {"name": "mine"}},)), "ConfigMap mine"),
+        (container("other", env_from=({"configMapRef": {"name": "mine"}}, whole())), "ConfigMap mine"),
+        (
+            container("other", env_from=({"prefix": "NVIDIA_", "secretRef": {"name": "s"}},)),
+            "Secret s",
+        ),
+    ],
+)
+def test_another_container_that_may_see_all_gpus_is_told(other: Object, source: str) -> None:
+    """Pods that no webhook of ours has prepared: it is bound, since hardly anybody writes such a map."""
+    why = f". Warning: container other reads {source}, which could set NVIDIA_VISIBLE_DEVICES"
+    for spec in ({"containers": [MAIN, other]}, {"initContainers": [other], "containers": [MAIN]}):
+        text = told_of(context(pod(None, **spec)))
+        assert text.endswith(f"{why}, so that it may use GPUs without a limit")
+
+
+def test_another_container_that_sees_no_gpu_whatever_it_reads() -> None:
+    foreign = {"configMapRef": {"name": "mine"}}
+    harmless = {"prefix": "MY_", "configMapRef": {"name": "mine"}}
+    void = {"name": DEVICES, "value": "void"}
+    for other in (container("other", (void,), (foreign,)), container("other", env_from=(harmless,))):
+        assert "Warning" not in told_of(context(pod(containers=[MAIN, other])))
+
+
 def test_only_the_container_with_the_share_is_looked_at() -> None:
     named = {"gpu-fraction-container-name": "second"}
     here = container("second", env=(entry(config_map="p-a1b2c3d-shared-gpu-1"),))
