@@ -27,16 +27,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return await asyncio.open_connection("127.0.0.1", port, ssl=context)
-
-
-async def send(port: int, data: bytes) -> None:
+async def send(port: int, context: ssl.SSLContext, data: bytes) -> None:
     """Sends this, and stays; a server that does not want it may end it."""
     with suppress(OSError):
-        _, writer = await connected(port)
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.write(data)
         await anyio.sleep_forever()
 
@@ -54,6 +48,8 @@ async def test_callers_who_are_slow_and_send_much_leave_it_within_its_memory(tmp
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     limit = container["resources"]["limits"]["memory"]
     assert limit.endswith("Mi")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     mount = Mount(tmp_path / "tls")
     mount.put(Keys.make(tmp_path / "keys").pair)
     flags = ("--binder-metrics-url=",)
@@ -62,10 +58,10 @@ async def test_callers_who_are_slow_and_send_much_leave_it_within_its_memory(tmp
         async with anyio.create_task_group() as tasks:
             for data in (LONG_HEAD, STALLED):
                 for _ in range(CALLERS):
-                    tasks.start_soon(send, webhook.port, data)
+                    tasks.start_soon(send, webhook.port, context, data)
             await anyio.sleep(4)
             with anyio.fail_after(5):
-                reader, writer = await connected(webhook.port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", webhook.port, ssl=context)
                 writer.write(REVIEW)
                 assert (await reader.readline()).startswith(b"HTTP/1.1 400"), "it answers others meanwhile"
                 writer.close()
