@@ -24,6 +24,8 @@ Checks = Mapping[str, Callable[[], str | None]]
 """Health checks by name; each returns None, or a text that says what is wrong."""
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
+_LIMITS = Limits()
+
 
 class ListenError(Exception):
     """An address cannot be listened on."""
@@ -173,7 +175,7 @@ async def listening(
     *,
     end_s: float,
     tls: ssl.SSLContext | None = None,
-    limits: Limits | None = None,
+    limits: Limits = _LIMITS,
 ) -> AsyncIterator[int]:
     """Serves while the context is open; yields the port in use.
 
@@ -193,23 +195,18 @@ async def listening(
     await runner.setup()
     server = runner.server
     assert server is not None  # noqa: S101 -- it is set up
-    connections = Connections(purpose, server, limits or Limits(), tls)
+    connections = Connections(purpose, server, limits, tls)
     try:
         with ExitStack() as stack:
-            try:
-                listeners = [stack.enter_context(listener) for listener in await _listeners(address)]
-            except OSError as error:
-                raise ListenError(
-                    f"cannot listen on {address} for {purpose}: {error.strerror or error}"
-                ) from error
+            listeners = [stack.enter_context(listener) for listener in await _listeners(purpose, address)]
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(connections.watch)
                 for listener in listeners:
                     tasks.start_soon(connections.take, listener, tasks)
-                failure: Exception | None = None
+                failure = None
                 try:
                     yield listeners[0].getsockname()[1]
-                except Exception as error:  # noqa: BLE001 -- raised again below, as what it is: no group of one
+                except Exception as error:  # noqa: BLE001 -- raised below, and not in a group of one
                     failure = error
                 tasks.cancel_scope.cancel()
             if failure is not None:
@@ -219,7 +216,15 @@ async def listening(
             await runner.cleanup()
 
 
-async def _listeners(address: Address) -> list[socket.socket]:
+async def _listeners(purpose: str, address: Address) -> list[socket.socket]:
+    try:
+        return await _listen(address)
+    except OSError as error:
+        text = f"cannot listen on {address} for {purpose}: {error.strerror or error}"
+        raise ListenError(text) from error
+
+
+async def _listen(address: Address) -> list[socket.socket]:
     """Where to listen: all interfaces are those of both IP families, as Go has it, on one socket."""
     if address.host in ("", "::") and socket.has_dualstack_ipv6():
         places, dual = [(socket.AF_INET6, ("::", address.port))], True
