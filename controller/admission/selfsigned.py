@@ -1,21 +1,23 @@
 """Keeps a certificate of one's own making in a Secret, and has the API server trust it. For trials.
 
-Run by the composition root with ``--self-signed-certificate``. Replicas agree by the Secret: who comes second
-takes what is there. Invariant: while another certificate comes into use, the API server trusts the old one
-and the new one; what somebody else has set is left alone, and that is told.
+Run by the composition root with ``--self-signed-certificate``. The Secret is installed empty; replicas agree
+by it: who comes second takes what is there. Invariant: while another certificate comes into use, the API
+server trusts the old one and the new one; what somebody else has set is left alone, and that is told. Only a
+certificate that is about to end is replaced before all trust the next one.
 """
 
 import base64
 import binascii
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import anyio
 from loguru import logger
 
 from controller.admission.certificate import Issued, is_ours, issue, names_of, why_another
-from controller.admission.tls import KeyPair, UnusableError
+from controller.admission.tls import KeyPair, UnusableError, not_after
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Patch, Resource
 
@@ -27,6 +29,7 @@ CONFIGURATIONS = (
 )
 OWNER_LABEL, OWNER = "app.kubernetes.io/managed-by", "kai-binder-admission"
 INJECTED = "cert-manager.io/inject-ca-from"
+_AT_LAST = timedelta(days=30)
 _KEYS = ("ca.crt", "tls.crt", "tls.key")
 
 
@@ -85,6 +88,7 @@ class Maker:
         self._place, self._pace, self._clock = place, pace or Pace(), clock
         self._names = names_of(place.service, place.namespace)
         self._pair: KeyPair | None = None
+        self._authorities = b""  # the last ones read, which the API server may trust
         self._problem = "the self-signed certificate is not made yet"
         self._told: set[str] = set()
 
@@ -121,7 +125,8 @@ class Maker:
         except errors.ApiError as error:
             self._problem = f"{error.request}: {error.message}"
             return {self._problem}
-        if self._pair is None:
+        self._authorities = issued.authorities
+        if self._pair is None or self._must_go(self._pair):
             self._pair = issued.pair
         problems = await self._publish_all(client, issued.authorities)
         if self._pair != issued.pair and not problems:
@@ -130,6 +135,10 @@ class Maker:
             problems = await self._publish_all(client, issued.authorities)
             self._pair = self._pair if problems else issued.pair
         return problems
+
+    def _must_go(self, pair: KeyPair) -> bool:
+        """Whether a certificate is so near its end that another one is shown, whoever trusts that."""
+        return not_after(pair.certificate) - self._clock() <= _AT_LAST
 
     async def _publish_all(self, client: Client, authorities: bytes) -> set[str]:
         problems = set()
@@ -149,13 +158,8 @@ class Maker:
             try:
                 found = await client.get(SECRETS, place.secret, place.namespace)
             except errors.NotFoundError:
-                made = issue(self._names, self._clock())
-                try:
-                    await client.create(SECRETS, self._body(made, {}), place.namespace)
-                except errors.AlreadyExistsError:
-                    continue  # another replica was faster
-                logger.bind(secret=place.secret).info("A self-signed certificate was made")
-                return made
+                text = "is not there; the component config/admission/self-signed has it, empty"
+                raise _ForeignError(f"Secret {place.namespace}/{place.secret} {text}") from None
             kept = _issued(found)
             reason = why_another(kept, self._names, self._clock())
             if reason is None:
@@ -165,21 +169,31 @@ class Maker:
                     f"Secret {place.namespace}/{place.secret} is not ours (it lacks the label {OWNER_LABEL}) "
                     f"and its certificate will not do: {reason}"
                 )
-            made = issue(self._names, self._clock(), before=kept.authorities)
+            before = kept.authorities or self._authorities or await self._trusted(client)
+            made = issue(self._names, self._clock(), before=before)
             try:
-                await client.update(SECRETS, self._body(made, found["metadata"]), place.namespace)
+                await client.update(SECRETS, self._body(made, found), place.namespace)
             except errors.ConflictError:
                 continue  # another replica was faster
-            logger.bind(secret=place.secret, reason=reason).info("Another self-signed certificate was made")
+            log = logger.bind(secret=place.secret, reason=reason if found.get("data") else "there was none")
+            log.info("A self-signed certificate was made")
             return made
 
-    def _body(self, issued: Issued, metadata: Object) -> Object:
+    async def _trusted(self, client: Client) -> bytes:
+        """The authorities of ours that a configuration names: others may still show what these signed."""
+        for resource in CONFIGURATIONS:
+            with suppress(errors.NotFoundError):
+                found = await client.get(resource, self._place.configuration)
+                for webhook in found.get("webhooks") or []:
+                    bundle = _decoded(webhook["clientConfig"].get("caBundle") or "")
+                    if is_ours(bundle):
+                        return bundle
+        return b""
+
+    def _body(self, issued: Issued, secret: Object) -> Object:
         content = (issued.authorities, issued.pair.certificate, issued.pair.key)
         data = {key: base64.b64encode(value).decode() for key, value in zip(_KEYS, content, strict=True)}
-        named = {**metadata, "name": self._place.secret}
-        named["labels"] = {**(metadata.get("labels") or {}), OWNER_LABEL: OWNER}
-        kind = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls"}
-        return {**kind, "metadata": named, "data": data}
+        return {**secret, "data": data}
 
     async def _publish(self, client: Client, resource: Resource, authorities: bytes) -> None:
         """Has the webhooks of a configuration trust these authorities.

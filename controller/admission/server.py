@@ -1,7 +1,10 @@
 """The webhook's server: what the API server sends goes to ``review``, by TLS.
 
-Called by the composition root. Invariant: a request is answered whatever it is, in one go once its body is
-there; a caller that is slow with it holds nobody else. Whoever is refused learns why in a sentence.
+Called by the composition root; anybody in the cluster can call it. Invariant: a request is answered whatever
+it is, in one go once its body is there; whoever is refused learns why in a sentence. A caller that is slow or
+sends much holds nobody else up, and the process stays within its memory: connections without the head of a
+request end by themselves (`runtime.connections`), bodies share a budget (`bodies.py`), and large reviews are
+judged one at a time, beside the event loop.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,17 +13,24 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import anyio
+import anyio.to_thread
 import orjson
 from aiohttp import web
 from loguru import logger
 
+from controller.admission.bodies import Bodies, CrowdedError, TooLargeError
 from controller.admission.measures import OTHER, Measures, Result
 from controller.admission.review import BadReview
 from controller.admission.tls import Certificate, switchboard
+from controller.runtime.connections import Limits
 from controller.runtime.endpoints import Address, listening
 
-MAX_BODY = 8 * 1024 * 1024
-"""Bytes. A review holds an object twice when it changes; the API server takes no request above 3 MiB."""
+LIMITS = Limits(connections=200)
+"""An API server has one connection for each review that is under way, and keeps 25 of them."""
+LARGE = 64 * 1024
+"""Bytes. What is below is judged at once, in about a millisecond: the way to a thread would take longer."""
+_MOST_WAIT = 16
+"""So many large reviews wait for their turn."""
 
 Answer = Callable[[bytes], bytes]
 """From the body of an AdmissionReview to that of its answer; raises `BadReview`."""
@@ -55,6 +65,7 @@ class Server:
         certificate: Certificate,
         measures: Measures,
         patience: Patience | None = None,
+        limits: Limits = LIMITS,
     ) -> None:
         """Prepares the server.
 
@@ -64,9 +75,12 @@ class Server:
             certificate: What is shown to callers; it is followed by the server.
             measures: Counts the requests.
             patience: How long it waits for others.
+            limits: What callers may have.
         """
         self._address, self._answers, self._certificate = address, answers, certificate
         self._measures, self._patience = measures, patience or Patience()
+        self._limits = limits
+        self._bodies, self._turn = Bodies(), anyio.CapacityLimiter(1)
         self._stopping = False
         self.port: int | None = None
 
@@ -95,10 +109,11 @@ class Server:
 
     async def _serve(self) -> None:
         await self._certificate.wait()
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         tls = switchboard(lambda: self._certificate.shown)
-        async with listening("admission", self._address, app, tls=tls, end_s=self._patience.end) as port:
+        limits, end_s = self._limits, self._patience.end
+        async with listening("admission", self._address, app, tls=tls, end_s=end_s, limits=limits) as port:
             self.port = port
             logger.bind(address=str(self._address)).info("The webhook serves")
             await anyio.sleep_forever()
@@ -120,22 +135,35 @@ class Server:
             return _bad(405, f"{request.method} is not allowed; reviews come by POST", {"Allow": "POST"})
         if request.content_type != "application/json":
             return _bad(415, f"a review is application/json, not {request.content_type}")
+        if "Content-Encoding" in request.headers:
+            return _bad(415, "a review comes as it is, without a Content-Encoding")
         try:
-            with anyio.fail_after(self._patience.body):
-                body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            return _bad(413, f"the body is larger than {MAX_BODY} bytes")
+            async with self._bodies.reading(request.content, self._patience.body) as body:
+                return await self._judge(request.path, answer, body)
+        except TooLargeError as error:
+            return _bad(413, str(error))
+        except CrowdedError as error:
+            return _bad(503, f"{error}; come again later")
         except TimeoutError:
             return _bad(408, f"the body was not there within {self._patience.body:g} s")
         except (ConnectionError, web.RequestPayloadError) as error:
             return _bad(400, f"the body ended before its end: {error!r}")
+
+    async def _judge(self, path: str, answer: Answer, body: bytes) -> tuple[Result, web.Response]:
         try:
-            answered = answer(body)
+            if len(body) <= LARGE:
+                answered = answer(body)
+            elif self._turn.statistics().tasks_waiting < _MOST_WAIT:
+                answered = await anyio.to_thread.run_sync(answer, body, limiter=self._turn)
+            else:
+                raise CrowdedError(f"{_MOST_WAIT} large reviews wait for their turn")
+        except CrowdedError:
+            raise
         except BadReview as error:
-            logger.bind(path=request.path, problem=str(error)).warning("A request is no review")
+            logger.bind(path=path, problem=str(error)).warning("A request is no review")
             return _bad(400, str(error))
         except Exception:  # noqa: BLE001 -- the API server refuses the pod then, and somebody has to learn why
-            logger.bind(path=request.path).exception("A review failed by a fault of ours")
+            logger.bind(path=path).exception("A review failed by a fault of ours")
             return "failed", web.Response(
                 status=500, text="a fault of the webhook's; its log has the trace\n"
             )

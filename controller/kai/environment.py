@@ -5,7 +5,7 @@ then the entries of `env`, which go before all sources, and of which the last of
 names is as the image has it, and cannot be seen from here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -121,6 +121,53 @@ def sources_of(container: Object) -> Iterator[Source]:
             ref = item.get(f"{kind[0].lower()}{kind[1:]}Ref")
             if ref:
                 yield Source(kind, ref.get("name") or "", prefix)
+
+
+def pared(target: Target, container: Object, variables: Collection[str], numbered: str = "") -> Object:
+    """The container with only what has a say about some variables, however much else it is given.
+
+    All functions here find with it what they find with the whole container, and in no time.
+
+    Args:
+        target: The pod's.
+        container: Of the same pod.
+        variables: Names.
+        numbered: One that may be followed by `_` and more; of its entries the first is kept.
+    """
+    entries: dict[str, Object] = {}
+    first: dict[str, Object] = {}
+    for entry in container.get("env") or ():
+        name = entry["name"]
+        if name in variables:
+            entries[name] = entry
+        elif numbered and not first and _is_numbered(name, numbered):
+            first[name] = entry
+    # Of the sources of one prefix the last one counts, before and after ours; and of ours the last one.
+    before: dict[str, Object] = {}
+    after: dict[str, Object] = {}
+    ours: list[Object] = []
+    for item in container.get("envFrom") or ():
+        prefix, config_map = item.get("prefix") or "", (item.get("configMapRef") or {}).get("name")
+        if config_map == target.env_config_map and not item.get("secretRef"):
+            if not prefix:
+                before, after, ours = _later(before, after), {}, [item]
+        elif any(name.startswith(prefix) for name in variables):
+            after.pop(prefix, None)
+            after[prefix] = item
+    kept = {
+        "env": [*entries.values(), *first.values()],
+        "envFrom": [*before.values(), *ours, *after.values()],
+    }
+    return {**container, **kept}
+
+
+def _later(before: dict[str, Object], after: dict[str, Object]) -> dict[str, Object]:
+    return {**{prefix: item for prefix, item in before.items() if prefix not in after}, **after}
+
+
+def _is_numbered(name: str, variable: str) -> bool:
+    head, _, number = name.rpartition("_")
+    return head == variable and number.isascii() and number.isdigit()
 
 
 def rivals_of(target: Target, container: Object, variable: str) -> Rivals:

@@ -4,7 +4,7 @@ They are an interface to the component that divides GPUs on the node: `nvidia.co
 The webhook writes some, the binder others, people perhaps any.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from controller.kai.names import CONTAINER_NAME
 from controller.kai.outcome import Failed
@@ -26,6 +26,7 @@ _PORTION_LIMIT = "kai.scheduler/container.{}.gpu-memory.portion.limit"
 _CDI_PREFIX = "nvidia.cdi.k8s.io/container."
 
 
+_MOST_TOLD = 5
 _LONGEST_NAME = 63
 """Of an annotation, what stands behind the slash."""
 
@@ -129,22 +130,27 @@ def named_container(pod: Object) -> str | Failed | None:
     `gpu-fraction-container-name` says.
     """
     annotations = annotations_of(pod)
-    names: list[str] = []
+    found_names: dict[str, None] = {}
     for found in sorted(name for name in annotations if name.startswith(_PREFIX)):
         name = _container_in(found)
         if not name:
             known = ", ".join(ENDINGS)
             return _misconfigured(pod, f"annotation {found} is not {_PREFIX}<container> and one of {known}")
-        if name not in names:
-            names.append(name)
+        found_names[name] = None
+    names = list(found_names)
     if len(names) > 1:
-        text = f"annotations {_PREFIX}… are for containers {' and '.join(names)}; only one may share a GPU"
+        text = f"annotations {_PREFIX}… are for containers {_joined(names)}; only one may share a GPU"
         return _misconfigured(pod, text)
     wanted = annotations.get(CONTAINER_NAME)
     if names and wanted not in (None, names[0]):
         text = f"annotations {_PREFIX}… are for container {names[0]}, but {CONTAINER_NAME} says {wanted!r}"
         return _misconfigured(pod, text)
     return names[0] if names else None
+
+
+def _joined(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_TOLD
+    return " and ".join([*names[:_MOST_TOLD], *([f"{more} more"] if more > 0 else [])])
 
 
 def _container_in(found: str) -> str:

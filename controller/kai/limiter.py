@@ -6,7 +6,7 @@ that only what is delivered to the container is replaced.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from controller.kai.environment import (
@@ -17,6 +17,7 @@ from controller.kai.environment import (
     entry_of,
     key_in,
     other_devices_of,
+    pared,
     rivals_of,
     value_of,
     view_of,
@@ -76,7 +77,9 @@ def switched_off(container: Object) -> str | None:
 def oddities_of(pod: Object, target: Target) -> list[str]:
     """What the pod itself says against its share, in whole sentences."""
     found = []
-    for container in containers_of(pod):
+    target = replace(target, container=pared(target, target.container, READ_VALUES))
+    for whole in containers_of(pod):
+        container = pared(target, whole, READ_VALUES)
         name, view = container["name"], view_of(target, container)
         if name == target.container["name"]:
             sees, odd = True, view.sight is not Sight.SHARE
@@ -103,9 +106,12 @@ def way_to(pod: Object, target: Target, variable: str, value: str, devices: int)
         devices: How many GPUs the container sees.
     """
     guarded = {**{f"{variable}_{number}": value for number in range(devices)}, **_ON}
+    looked_at = {variable, VISIBLE_DEVICES, *SWITCHES, *guarded}
     covers: dict[str, str] = {}
     doubled, doubtful = [], []
-    for container in (target.container, *_others(pod, target)):
+    target = replace(target, container=pared(target, target.container, looked_at, variable))
+    for whole in (target.container, *_others(pod, target)):
+        container = pared(target, whole, looked_at, variable)
         own = container["name"] == target.container["name"]
         view = view_of(target, container)
         if not own and view.sight in (Sight.NOTHING, Sight.UNKNOWN):

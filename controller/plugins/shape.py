@@ -1,8 +1,9 @@
 """What of the plugins shapes a pod, as the binder tells it and its webhook hears it: by metrics.
 
 Called by both composition roots. The webhook prepares a pod for certain plugins, and the binder must run the
-same ones: what is compared is which of them are on, and the arguments by which a pod looks different. All
-else, such as time-outs, is the binder's own affair.
+same ones: what is compared is which of them are on, the arguments by which a pod looks different, whether the
+needs of a plugin are met, and whether a pod that it fails for is refused. All else, such as time-outs, is the
+binder's own affair.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,9 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     NvFractions.name: (),
     GPUMemoryLimit.name: ("variable",),
 }
+FAILURE_POLICY, NEEDS = "failurePolicy", "needs"
+"""Told as if they were arguments of a plugin of which `_POLICIES` says that they matter."""
+_POLICIES = frozenset({GPUMemoryLimit.name})
 
 
 def shape_of(plugins: Iterable[PlannedPlugin]) -> Shape:
@@ -35,6 +39,9 @@ def shape_of(plugins: Iterable[PlannedPlugin]) -> Shape:
         if known is not None:
             values = planned.arguments.model_dump(by_alias=True, mode="json")
             shape[planned.cls.name] = {name: _text(values[name]) for name in known}
+            if planned.cls.name in _POLICIES:
+                needs = "met" if planned.unmet is None else "unmet"
+                shape[planned.cls.name] |= {FAILURE_POLICY: planned.failure_policy, NEEDS: needs}
     return shape
 
 
@@ -89,10 +96,13 @@ def differences(here: Shape, binder: Shape) -> list[str]:
             on, off = ("webhook", "binder") if plugin in here else ("binder", "webhook")
             found.append(f"{plugin} is on in the {on} and off in the {off}")
         elif plugin in here:
-            for name in known:
-                ours, theirs = here[plugin].get(name), binder[plugin].get(name)
-                if ours != theirs:
-                    found.append(
-                        f"{plugin} has {name}={ours} in the webhook and {name}={theirs} in the binder"
-                    )
+            names = (*known, *((FAILURE_POLICY, NEEDS) if plugin in _POLICIES else ()))
+            pairs = ((name, here[plugin].get(name), binder[plugin].get(name)) for name in names)
+            found += [_difference(plugin, *pair) for pair in pairs if pair[1] != pair[2]]
     return found
+
+
+def _difference(plugin: str, name: str, ours: str | None, theirs: str | None) -> str:
+    if name == NEEDS:
+        return f"what {plugin} needs is {ours} in the webhook and {theirs} in the binder"
+    return f"{plugin} has {name}={ours} in the webhook and {name}={theirs} in the binder"

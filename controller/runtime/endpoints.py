@@ -9,7 +9,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -17,11 +17,14 @@ from aiohttp import web
 from anyio.abc import TaskStatus
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from controller.runtime.connections import Connections, Limits, noting
 from controller.runtime.metrics import ProcessMetrics
 
 Checks = Mapping[str, Callable[[], str | None]]
 """Health checks by name; each returns None, or a text that says what is wrong."""
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+_LIMITS = Limits()
 
 
 class ListenError(Exception):
@@ -166,7 +169,13 @@ async def _listening(
 
 @asynccontextmanager
 async def listening(
-    purpose: str, address: Address, app: web.Application, *, end_s: float, tls: ssl.SSLContext | None = None
+    purpose: str,
+    address: Address,
+    app: web.Application,
+    *,
+    end_s: float,
+    tls: ssl.SSLContext | None = None,
+    limits: Limits = _LIMITS,
 ) -> AsyncIterator[int]:
     """Serves while the context is open; yields the port in use.
 
@@ -176,34 +185,60 @@ async def listening(
         app: What is served.
         end_s: Seconds that requests under way have in the end.
         tls: For TLS.
+        limits: What callers may have.
 
     Raises:
         ListenError: The address is in use or not ours.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=end_s)
+    app.middlewares.append(noting)
+    runner = web.AppRunner(app, shutdown_timeout=end_s)
     await runner.setup()
+    server = runner.server
+    assert server is not None  # noqa: S101 -- it is set up
+    connections = Connections(purpose, server, limits, tls)
     try:
-        try:
-            await _site(runner, address, tls).start()
-        except OSError as error:
-            raise ListenError(
-                f"cannot listen on {address} for {purpose}: {error.strerror or error}"
-            ) from error
-        yield runner.addresses[0][1]
+        with ExitStack() as stack:
+            listeners = [stack.enter_context(listener) for listener in await _listeners(purpose, address)]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(connections.watch)
+                for listener in listeners:
+                    tasks.start_soon(connections.take, listener, tasks)
+                failure = None
+                try:
+                    yield listeners[0].getsockname()[1]
+                except Exception as error:  # noqa: BLE001 -- raised below, and not in a group of one
+                    failure = error
+                tasks.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
     finally:
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
 
 
-def _site(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None) -> web.BaseSite:
+async def _listeners(purpose: str, address: Address) -> list[socket.socket]:
+    try:
+        return await _listen(address)
+    except OSError as error:
+        text = f"cannot listen on {address} for {purpose}: {error.strerror or error}"
+        raise ListenError(text) from error
+
+
+async def _listen(address: Address) -> list[socket.socket]:
     """Where to listen: all interfaces are those of both IP families, as Go has it, on one socket."""
     if address.host in ("", "::") and socket.has_dualstack_ipv6():
-        return web.SockSite(
-            runner,
-            socket.create_server(
-                ("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
-            ),
-            ssl_context=tls,
-        )
-    host = address.host or "0.0.0.0"  # noqa: S104 -- asked for
-    return web.TCPSite(runner, host, address.port, ssl_context=tls)
+        places, dual = [(socket.AF_INET6, ("::", address.port))], True
+    else:
+        host = address.host or "0.0.0.0"  # noqa: S104 -- asked for
+        found = await anyio.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+        places, dual = [(family, place[:2]) for family, _, _, _, place in found], False
+    listeners: list[socket.socket] = []
+    try:
+        for family, place in places:
+            listeners.append(socket.create_server(place, family=family, dualstack_ipv6=dual, backlog=128))
+            listeners[-1].setblocking(False)
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners

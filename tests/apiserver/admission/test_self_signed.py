@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import yaml
 from controlplane import ControlPlane, RequestError
 from cryptography import x509
 from loguru import logger
@@ -52,10 +53,20 @@ def kubeconfig(control_plane: ControlPlane) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_left(control_plane: ControlPlane) -> Iterator[None]:
     """Neither a Secret nor a configuration outlives a test."""
+    install(control_plane)
     yield
     remove(control_plane)
+    delete(control_plane)
+
+
+def install(plane: ControlPlane) -> None:
+    """Applies the Secret as it is shipped."""
+    plane.kubectl("apply", "-f", str(ROOT / "config/admission/self-signed/secret.yaml"))
+
+
+def delete(plane: ControlPlane) -> None:
     try:
-        control_plane.request("DELETE", SECRET)
+        plane.request("DELETE", SECRET)
     except RequestError as error:
         if error.status != 404:
             raise
@@ -74,7 +85,7 @@ def bundles(plane: ControlPlane) -> list[bytes]:
 def secret(plane: ControlPlane) -> dict[str, bytes]:
     """What is kept; nothing while there is no Secret."""
     for item in plane.request("GET", SECRETS)["items"]:
-        if item["metadata"]["name"] == SECRET.rpartition("/")[2]:
+        if item["metadata"]["name"] == SECRET.rpartition("/")[2] and item.get("data"):
             return {name: base64.b64decode(value) for name, value in item["data"].items()}
     return {"ca.crt": b"", "tls.crt": b"", "tls.key": b""}
 
@@ -101,6 +112,7 @@ def keep(plane: ControlPlane, issued: Issued, labels: dict[str, str]) -> None:
         strict=True,
     )
     data = {name: base64.b64encode(value).decode() for name, value in content}
+    delete(plane)
     metadata = {"name": SECRET.rpartition("/")[2], "labels": labels}
     plane.request("POST", SECRETS, {"metadata": metadata, "type": "kubernetes.io/tls", "data": data})
 
@@ -131,6 +143,63 @@ def test_two_replicas_that_start_together_agree(
         wait_until(prepared)
     made = [webhook.log.count("A self-signed certificate was made") for webhook in pair]
     assert sum(made) == 1, "who came second took what was there"
+    kept = secret(control_plane)
+    install(control_plane)
+    assert secret(control_plane) == kept, "applied again, it keeps what is in it"
+
+
+def test_the_account_may_create_no_secret(kubeconfig: Path, control_plane: ControlPlane) -> None:
+    """One of the type for tokens would give it those of another account."""
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET.rpartition("/")[2]}}
+    delete(control_plane)
+    flags = (f"--kubeconfig={kubeconfig}", "--namespace", NAMESPACE)
+    said = control_plane.kubectl(*flags, "create", "-f", "-", input=yaml.safe_dump(body), check=False)
+    assert "cannot create resource" in said
+
+
+@pytest.mark.anyio
+async def test_a_secret_that_is_deleted_breaks_no_trust(
+    control_plane: ControlPlane, kubeconfig: Path
+) -> None:
+    """Until it is installed again all goes on; then the authority before stays trusted beside the new one."""
+    apply(control_plane, configurations(1, None, "localhost"))
+    async with making(kubeconfig, [datetime.now(UTC)]) as (maker,):
+        await eventually(lambda: trusted(control_plane))
+        first, old = secret(control_plane), maker.read()
+        delete(control_plane)
+        await anyio.sleep(0.3)
+        assert maker.read() == old
+        install(control_plane)
+        await eventually(lambda: trusted(control_plane))
+        assert first["ca.crt"] in secret(control_plane)["ca.crt"]
+        await eventually(
+            lambda: maker.read().certificate == secret(control_plane)["tls.crt"] != first["tls.crt"]
+        )
+    delete(control_plane)
+    install(control_plane)
+    second = bundles(control_plane)[0]
+    async with making(kubeconfig, [datetime.now(UTC)]):  # another process: it goes by what is trusted
+        await eventually(lambda: trusted(control_plane) and bundles(control_plane)[0] != second)
+        assert count(secret(control_plane)["ca.crt"]) == 2
+        assert second.startswith(secret(control_plane)["ca.crt"].partition(b"-----END CERTIFICATE-----\n")[2])
+
+
+@pytest.mark.anyio
+async def test_a_renewed_one_is_shown_before_the_old_one_ends_whatever_stands_in_the_way(
+    control_plane: ControlPlane, kubeconfig: Path
+) -> None:
+    apply(control_plane, configurations(1, None, "localhost"))
+    now = [datetime.now(UTC)]
+    async with making(kubeconfig, now) as (maker,):
+        await eventually(lambda: trusted(control_plane))
+        old = maker.read()
+        control_plane.request("DELETE", f"{PATHS['ValidatingWebhookConfiguration']}/kai-binder-admission")
+        now[0] += timedelta(days=300)
+        await eventually(lambda: secret(control_plane)["tls.crt"] != old.certificate)
+        await anyio.sleep(0.6)
+        assert maker.read() == old, "there is time"
+        now[0] += timedelta(days=40)
+        await eventually(lambda: maker.read().certificate == secret(control_plane)["tls.crt"])
 
 
 def test_missing_rights_are_named(control_plane: ControlPlane, webhooks: Webhooks) -> None:

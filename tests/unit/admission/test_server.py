@@ -4,7 +4,8 @@ import base64
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,10 +17,11 @@ from controlplane.process import free_ports
 from loguru import logger
 
 from controller import webhook
+from controller.admission.bodies import BUDGET, FREE, MAX_BODY
 from controller.admission.certificate import Issued, issue
 from controller.admission.measures import Measures
 from controller.admission.review import BadReview
-from controller.admission.server import MAX_BODY, Patience, Server
+from controller.admission.server import Patience, Server
 from controller.admission.tls import Certificate, files
 from controller.planning import plan
 from controller.runtime.endpoints import Address, ListenError
@@ -65,7 +67,9 @@ def listens(port: int) -> bool:
 class Served:
     """A server, its certificate and its callers."""
 
-    def __init__(self, folder: Path, patience: Patience = HURRY) -> None:
+    def __init__(
+        self, folder: Path, patience: Patience = HURRY, answer: Callable[[bytes], bytes] = answer
+    ) -> None:
         self.mount = Mount(folder)
         self.metrics = ProcessMetrics()
         measures = Measures(self.metrics.registry)
@@ -128,8 +132,10 @@ async def test_reviews_are_answered_and_counted(served: Served) -> None:
         ("POST", "/mutate", b"x", "text/plain", 415, "not text/plain"),
         ("POST", "/mutate", b"bad", "application/json", 400, "this is no review"),
         ("POST", "/mutate", b"x" * (MAX_BODY + 1), "application/json", 413, str(MAX_BODY)),
+        ("POST", "/mutate", b"[]," * 110_000, "application/json", 413, "more than 100000 objects and lists"),
+        ("POST", "/mutate", b"1," * 410_000, "application/json", 413, "400000 commas"),
     ],
-    ids=["slash", "root", "get", "put", "text", "bad", "large"],
+    ids=["slash", "root", "get", "put", "text", "bad", "large", "lists", "numbers"],
 )
 async def test_what_is_no_review_is_refused_in_words(
     served: Served, method: str, path: str, body: bytes | None, kind: str, status: int, words: str
@@ -144,6 +150,71 @@ async def test_what_is_no_review_is_refused_in_words(
         async with session.post(served.url(), data=b"allow") as response:
             assert response.status == 200
     assert served.count("bad", path if path in ("/mutate", "/validate") else "other") == 1
+
+
+async def test_a_compressed_body_is_refused(served: Served) -> None:
+    issued = made()
+    await served.serving(issued)
+    async with caller(issued) as session:
+        request = session.post(served.url(), data=b"allow", headers={"Content-Encoding": "gzip"})
+        async with request as response:
+            assert (response.status, "Content-Encoding" in await response.text()) == (415, True)
+
+
+async def test_large_bodies_share_a_budget_and_small_ones_need_none(served: Served) -> None:
+    """Those who hold it are slow; who comes for more is told so at once, and is served once they are gone."""
+    issued = made()
+    await served.serving(issued)
+    gate, started = anyio.Event(), 0
+    holders = -(-BUDGET // (MAX_BODY - 1 - FREE))
+
+    async def held() -> AsyncIterator[bytes]:
+        nonlocal started
+        yield b"x" * (MAX_BODY - 1)
+        started += 1
+        await gate.wait()
+
+    async def hold(session: ClientSession) -> None:
+        async with session.post(served.url(), data=held()) as response:
+            assert response.status in (200, 503)
+
+    async with caller(issued, limit=0) as session:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(holders):
+                tasks.start_soon(hold, session)
+            await eventually(lambda: started == holders and served.count("bad") == 1)
+            async with session.post(served.url(), data=b"x" * MAX_BODY) as response:
+                assert (response.status, "under way" in await response.text()) == (503, True)
+            async with session.post(served.url(), data=b"x" * FREE) as response:
+                assert response.status == 200
+            gate.set()
+        async with session.post(served.url(), data=b"x" * MAX_BODY) as response:
+            assert response.status == 200, "all of the budget is free again"
+
+
+async def test_a_large_review_holds_up_no_small_one(tmp_path: Path) -> None:
+    issued, gate = made(), threading.Event()
+
+    def slow(body: bytes) -> bytes:
+        if len(body) > FREE:
+            assert gate.wait(10)
+        return ALLOWED
+
+    async with Served(tmp_path, answer=slow).running() as served:
+        await served.serving(issued)
+        async with caller(issued) as session, anyio.create_task_group() as tasks:
+            statuses: list[int] = []
+
+            async def call(data: bytes) -> None:
+                async with session.post(served.url(), data=data) as response:
+                    statuses.append(response.status)
+
+            tasks.start_soon(call, b"x" * (FREE + 1))
+            for _ in range(5):
+                await call(b"x")
+            assert statuses == [200] * 5
+            gate.set()
+        assert statuses == [200] * 6
 
 
 async def test_as_much_as_is_allowed_is_read(served: Served) -> None:

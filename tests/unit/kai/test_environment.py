@@ -1,5 +1,6 @@
 """What a container's environment means, and which GPUs it makes the container see."""
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from controller.kai.environment import (
     containers_of,
     entry_of,
     key_in,
+    pared,
     rivals_of,
     sources_of,
     value_of,
@@ -182,3 +184,39 @@ def test_all_containers() -> None:
     spec = {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}
     assert [item["name"] for item in containers_of({"spec": spec})] == ["i", "a", "b"]
     assert list(containers_of({"spec": {"containers": None}})) == []
+
+
+def test_what_is_pared_says_the_same() -> None:
+    """By chance: every container is judged as it would be with all that it has."""
+    chance = random.Random(1)  # noqa: S311 -- no secret
+    variables = ("X", DEVICES)
+    maps = ("m-0-evar", "a", "b")
+    for _ in range(3000):
+        sources = [
+            {
+                chance.choice(("configMapRef", "secretRef")): {"name": chance.choice(maps)},
+                "prefix": chance.choice(("", "", "N", "NVIDIA_", "Y", "X")),
+            }
+            for _ in range(chance.randrange(7))
+        ]
+        entries = [
+            chance.choice((entry(name, "m-0", "k"), {"name": name, "value": "v"}))
+            for name in chance.choices(("X", "Y", "X_1", "Z"), k=chance.randrange(5))
+        ]
+        whole_one = container("main", entries, sources)
+        of = target(whole_one)
+        less = pared(of, whole_one, variables, "X")
+        for variable in variables:
+            assert rivals_of(of, less, variable) == rivals_of(of, whole_one, variable), sources
+            assert entry_of(less, variable) == entry_of(whole_one, variable)
+        assert view_of(of, less) == view_of(of, whole_one)
+        assert entry_of(less, "X_1") in (next((e for e in entries if e["name"] == "X_1"), None),)
+
+
+def test_what_is_pared_is_small() -> None:
+    made = container(
+        env=[{"name": f"E{number}"} for number in range(5000)],
+        env_from=[whole("m-0-evar" if number % 3 else f"a{number}") for number in range(5000)],
+    )
+    less = pared(target(made), made, (DEVICES,), "X")
+    assert len(less["env"]) + len(less["envFrom"]) <= 3

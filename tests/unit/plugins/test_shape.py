@@ -46,7 +46,11 @@ def test_what_is_told_is_what_is_heard(plugins: dict[str, str]) -> None:
 def test_what_shapes_a_pod() -> None:
     assert shape(gpumemorylimit__enabled="true") == {
         "gpusharing": {"nriPluginEnabled": "false"},
-        "gpumemorylimit": {"variable": "CUDA_DEVICE_MEMORY_LIMIT"},
+        "gpumemorylimit": {
+            "variable": "CUDA_DEVICE_MEMORY_LIMIT",
+            "failurePolicy": "Fail",
+            "needs": "met",
+        },
     }
 
 
@@ -87,3 +91,24 @@ def test_differences_of_arguments_name_both_values() -> None:
         "gpumemorylimit has variable=GPU_MEMORY_LIMIT in the webhook and "
         "variable=CUDA_DEVICE_MEMORY_LIMIT in the binder",
     ]
+
+
+def test_a_difference_in_what_is_done_without_a_limit_is_named() -> None:
+    here = shape(gpumemorylimit__enabled="true")
+    assert differences(here, shape(gpumemorylimit='{"enabled":true,"failurePolicy":"Ignore"}')) == [
+        "gpumemorylimit has failurePolicy=Fail in the webhook and failurePolicy=Ignore in the binder"
+    ]
+
+
+def test_an_order_in_which_a_need_is_not_met_is_a_difference() -> None:
+    """Nothing else of the order is: it does not change how a pod looks."""
+    first = shape(gpumemorylimit='{"enabled":true,"priority":1000}')
+    assert differences(first, shape(gpumemorylimit__enabled="true")) == [
+        "what gpumemorylimit needs is unmet in the webhook and met in the binder"
+    ]
+    assert (
+        differences(
+            shape(gpumemorylimit='{"enabled":true,"priority":1}'), shape(gpumemorylimit__enabled="true")
+        )
+        == []
+    )

@@ -1,0 +1,73 @@
+"""The webhook as a process, and callers who wear it out: it stays within the memory of its manifest."""
+
+import asyncio
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+import yaml
+
+from tests.certificates import Mount
+from tests.cluster import ROOT
+from tests.webhook import Keys, Webhook
+
+CALLERS = 150
+"""Of each kind; together more than are let in."""
+HEAD = b"POST /mutate--v1-pod HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+LONG_HEAD = HEAD + b"".join(b"x%d: %s\r\n" % (number, b"1" * 4000) for number in range(28))
+STALLED = HEAD + b"Content-Length: 600000\r\n\r\n" + b"x" * 599_999
+"""All but the last byte; some fifty of them use up what bodies may take together."""
+REVIEW = HEAD + b"Content-Length: 1\r\n\r\nx"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def send(port: int, context: ssl.SSLContext, data: bytes) -> None:
+    """Sends this, and stays; a server that does not want it may end it."""
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(data)
+        await anyio.sleep_forever()
+
+
+def peak_mib(pid: int) -> int:
+    (line,) = (
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return int(line.split()[1]) // 1024
+
+
+@pytest.mark.anyio
+async def test_callers_who_are_slow_and_send_much_leave_it_within_its_memory(tmp_path: Path) -> None:
+    deployment = yaml.safe_load((ROOT / "config/admission/deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    limit = container["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    mount = Mount(tmp_path / "tls")
+    mount.put(Keys.make(tmp_path / "keys").pair)
+    flags = ("--binder-metrics-url=",)
+    webhook = Webhook(Path("/no/such/file"), tmp_path / "log", flags, {}, mount=mount).start()
+    try:
+        async with anyio.create_task_group() as tasks:
+            for data in (LONG_HEAD, STALLED):
+                for _ in range(CALLERS):
+                    tasks.start_soon(send, webhook.port, context, data)
+            await anyio.sleep(4)
+            with anyio.fail_after(5):
+                reader, writer = await asyncio.open_connection("127.0.0.1", webhook.port, ssl=context)
+                writer.write(REVIEW)
+                assert (await reader.readline()).startswith(b"HTTP/1.1 400"), "it answers others meanwhile"
+                writer.close()
+            assert webhook.answers("healthz") == 200
+            tasks.cancel_scope.cancel()
+        assert peak_mib(webhook.pid) < int(limit.removesuffix("Mi")) * 3 // 4
+        assert webhook.stop() == 0
+    finally:
+        webhook.kill()
