@@ -193,9 +193,8 @@ async def listening(
     app.middlewares.append(noting)
     runner = web.AppRunner(app, shutdown_timeout=end_s)
     await runner.setup()
-    server = runner.server
-    assert server is not None  # noqa: S101 -- it is set up
-    connections = Connections(purpose, server, limits, tls)
+    assert runner.server is not None  # noqa: S101 -- it is set up
+    connections = Connections(purpose, runner.server, limits, tls)
     try:
         with ExitStack() as stack:
             listeners = [stack.enter_context(listener) for listener in await _listeners(purpose, address)]
@@ -206,7 +205,7 @@ async def listening(
                 failure = None
                 try:
                     yield listeners[0].getsockname()[1]
-                except Exception as error:  # noqa: BLE001 -- raised below, and not in a group of one
+                except Exception as error:  # noqa: BLE001 -- raised below, in no group
                     failure = error
                 tasks.cancel_scope.cancel()
             if failure is not None:
