@@ -12,15 +12,21 @@ import anyio
 from controller.explain.options import Options
 from controller.explain.reads import Read, Reads
 from controller.explain.target import Found
-from controller.kai.names import BIND_REQUESTS, GROUP_LABEL, LEASE_NAME, NODES, PODS, VOLUME_CLAIMS
+from controller.kai.names import (
+    BIND_REQUESTS,
+    CLAIM_VERSIONS,
+    GROUP_LABEL,
+    LEASE_NAME,
+    NODES,
+    PODS,
+    VOLUME_CLAIMS,
+)
 from controller.kai.pods import is_finished
 from controller.kai.sharing import groups_of_request, is_group
 from controller.runtime.client import Object, Resource
 
 EVENTS = Resource("v1", "events")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
-CLAIM_VERSIONS = ("v1", "v1beta2", "v1beta1")
-"""Of resource.k8s.io, best first."""
 
 _MOST_CLAIMS = 20
 """So many of each kind are looked at."""

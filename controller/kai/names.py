@@ -14,6 +14,8 @@ STORAGE_CLASSES = Resource("storage.k8s.io/v1", "storageclasses", namespaced=Fal
 CSI_DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", namespaced=False)
 CSI_NODES = Resource("storage.k8s.io/v1", "csinodes", namespaced=False)
 CSI_CAPACITIES = Resource("storage.k8s.io/v1", "csistoragecapacities")
+CLAIM_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
+"""Those of resource.k8s.io that are known, best first."""
 
 RECEIVED_RESOURCE_TYPE = "received-resource-type"
 NUMA_PLACEMENT = "kai.scheduler/numa-placement-predicted"

@@ -143,6 +143,8 @@ def controller_manager_flags(layout: Layout, kubeconfig: Path) -> list[str]:
         # Its default of 20 requests a second would make tests wait for claims and garbage collection.
         "--kube-api-qps=300",
         "--kube-api-burst=600",
+        # A claim that it sees before the volume made for it would wait for the default of 15 s.
+        "--pvclaimbinder-sync-period=2s",
         # It makes this folder when missing; the default is a place of the system.
         f"--flex-volume-plugin-dir={layout.data / 'flexvolume'}",
         "--profiling=false",

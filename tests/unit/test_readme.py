@@ -13,11 +13,11 @@ import pytest
 import readmegen
 from controlplane import supported_kubernetes
 
+from controller.kai.names import CLAIM_VERSIONS
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.planning import plan
 from controller.plugins.base import BindContext, Failed, Ready
-from controller.plugins.claims.api import VERSIONS
 from controller.plugins.registry import BUILT_IN, PlannedPlugin
 from controller.setting_texts import rows
 from controller.settings import VERBS, load
@@ -50,7 +50,7 @@ def test_it_names_the_versions_of_kubernetes_that_can_be_chosen() -> None:
 
 
 def test_the_versions_of_device_claims_are_named_best_first() -> None:
-    best, *older = VERSIONS
+    best, *older = CLAIM_VERSIONS
     assert f"`{best}` since 1.34, before that `{older[0]}`, `{older[1]}` or `{older[2]}`" in README
 
 

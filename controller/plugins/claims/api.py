@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import anyio
 
+from controller.kai.names import CLAIM_VERSIONS
 from controller.plugins.claims.model import (
     FINALIZER,
     allocation_of,
@@ -28,8 +29,6 @@ from controller.runtime.locks import KeyedLock, Waiting
 T = TypeVar("T")
 
 GROUP = "resource.k8s.io"
-VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
-"""Known ones, best first."""
 
 TRIES = 10
 _FIRST_DELAY_S = 0.01
@@ -41,7 +40,7 @@ class NotServedError(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            f"the API server does not serve {GROUP} in any of the versions {', '.join(VERSIONS)}"
+            f"the API server does not serve {GROUP} in any of the versions {', '.join(CLAIM_VERSIONS)}"
         )
 
 
@@ -166,7 +165,7 @@ class ClaimApi:
         except errors.NotFoundError:
             raise NotServedError from None
         served = {item["version"] for item in group["versions"]}
-        for version in VERSIONS:
+        for version in CLAIM_VERSIONS:
             if version in served:
                 return version
         raise NotServedError
