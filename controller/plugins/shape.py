@@ -91,12 +91,14 @@ def read(text: str) -> Shape | None:
 def differences(here: Shape, binder: Shape) -> list[str]:
     """What the webhook has otherwise than the binder, a sentence for each plugin; empty if they agree."""
     found = []
+    # Where one runs other plugins, that is why a need is met in one place only, and enough to tell.
+    policies = (FAILURE_POLICY, NEEDS) if here.keys() == binder.keys() else (FAILURE_POLICY,)
     for plugin, known in _ARGUMENTS.items():
         if (plugin in here) != (plugin in binder):
             on, off = ("webhook", "binder") if plugin in here else ("binder", "webhook")
             found.append(f"{plugin} is on in the {on} and off in the {off}")
         elif plugin in here:
-            names = (*known, *((FAILURE_POLICY, NEEDS) if plugin in _POLICIES else ()))
+            names = (*known, *(policies if plugin in _POLICIES else ()))
             pairs = ((name, here[plugin].get(name), binder[plugin].get(name)) for name in names)
             found += [_difference(plugin, *pair) for pair in pairs if pair[1] != pair[2]]
     return found

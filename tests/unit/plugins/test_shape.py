@@ -112,3 +112,10 @@ def test_an_order_in_which_a_need_is_not_met_is_a_difference() -> None:
         )
         == []
     )
+
+
+def test_a_need_that_is_off_in_one_of_both_is_told_once() -> None:
+    here, off = {"gpumemorylimit__enabled": "true"}, {"gpusharing__enabled": "false"}
+    assert differences(shape(**here), shape(**here, **off)) == [
+        "gpusharing is on in the webhook and off in the binder"
+    ]
