@@ -11,8 +11,11 @@ import yaml
 
 from tests.certificates import Mount
 from tests.cluster import ROOT
+from tests.polling import eventually
 from tests.webhook import Keys, Webhook
 
+TRIES = 5
+"""Of a caller who does as he should: while the others come in, room is made for them, too."""
 CALLERS = 150
 """Of each kind; together more than are let in."""
 HEAD = b"POST /mutate--v1-pod HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
@@ -33,6 +36,17 @@ async def send(port: int, context: ssl.SSLContext, data: bytes) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.write(data)
         await anyio.sleep_forever()
+
+
+async def is_answered(port: int, context: ssl.SSLContext) -> bool:
+    """Whether a caller who does as he should gets an answer; he may have to come again."""
+    with suppress(OSError), anyio.move_on_after(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(REVIEW)
+        line = await reader.readline()
+        writer.close()
+        return line.startswith(b"HTTP/1.1 400")
+    return False
 
 
 def peak_mib(pid: int) -> int:
@@ -60,12 +74,9 @@ async def test_callers_who_are_slow_and_send_much_leave_it_within_its_memory(tmp
                 for _ in range(CALLERS):
                     tasks.start_soon(send, webhook.port, context, data)
             await anyio.sleep(4)
-            with anyio.fail_after(5):
-                reader, writer = await asyncio.open_connection("127.0.0.1", webhook.port, ssl=context)
-                writer.write(REVIEW)
-                assert (await reader.readline()).startswith(b"HTTP/1.1 400"), "it answers others meanwhile"
-                writer.close()
-            assert webhook.answers("healthz") == 200
+            tries = [await is_answered(webhook.port, context) for _ in range(TRIES)]
+            assert any(tries), "it answers others meanwhile"
+            await eventually(lambda: webhook.answers("healthz") == 200, within_s=30)
             tasks.cancel_scope.cancel()
         assert peak_mib(webhook.pid) < int(limit.removesuffix("Mi")) * 3 // 4
         assert webhook.stop() == 0
