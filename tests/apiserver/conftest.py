@@ -10,6 +10,7 @@ from tests.binder import Binder, Binders
 from tests.cluster import Cluster, prepared_plane
 from tests.features import skip_where_it_cannot  # noqa: F401 -- a fixture, for all tests here
 from tests.proxy import Proxy
+from tests.sharing import Agents, playing_agents
 
 BINDER = ("kai-scheduler", "binder")
 
@@ -24,6 +25,16 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     """The control plane for all tests that do not break it."""
     with prepared_plane(tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
+
+
+@pytest.fixture(scope="module")
+def agents(control_plane: ControlPlane) -> Iterator[Agents]:
+    """Plays kubelet and reservation agent; tests say by group what it does.
+
+    It ends with the module: of two that play on one control plane, the other one would answer, too.
+    """
+    with playing_agents(control_plane) as decisions:
+        yield decisions
 
 
 @pytest.fixture

@@ -6,15 +6,8 @@ import pytest
 from controlplane import ControlPlane
 
 from tests.certificates import Mount
-from tests.sharing import Agents, playing_agents
+from tests.sharing import Agents
 from tests.webhook import Keys, Users, Webhooks
-
-
-@pytest.fixture(scope="module")
-def agents(control_plane: ControlPlane) -> Iterator[Agents]:
-    """Plays kubelet and reservation agent."""
-    with playing_agents(control_plane) as decisions:
-        yield decisions
 
 
 @pytest.fixture

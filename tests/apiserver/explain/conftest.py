@@ -1,6 +1,5 @@
 """A binder, nodes on paper, and what a user of the cluster sees of both."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,7 @@ import pytest
 from controlplane import ControlPlane
 
 from tests.explaining import Explained, carry_out, check, explain, normal
-from tests.sharing import Agents, Sharing, playing_agents
-
-
-@pytest.fixture(scope="module")
-def agents(control_plane: ControlPlane) -> Iterator[Agents]:
-    """Plays kubelet and reservation agent; tests say by group what it does.
-
-    It ends with the module: of two that play on one control plane, the other one would answer, too.
-    """
-    with playing_agents(control_plane) as decisions:
-        yield decisions
+from tests.sharing import Agents, Sharing
 
 
 @dataclass(slots=True)

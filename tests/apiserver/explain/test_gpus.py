@@ -25,7 +25,7 @@ from tests.binder import ROOT, Binders, environment
 from tests.limits import ENABLED, IN_MAP, Limits
 from tests.polling import wait_until
 from tests.proxy import Proxy
-from tests.sharing import RESERVATION_PODS, RESERVATIONS, Agents, PodOptions, playing_agents
+from tests.sharing import RESERVATION_PODS, RESERVATIONS, Agents, PodOptions
 
 DOCS = ROOT / "docs/gpus.md"
 LABELS = {"nvidia.com/gpu.memory": "40960", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
@@ -59,13 +59,6 @@ def gpus(kubeconfig: Path, *args: str, columns: int = 100) -> Shown:
     with redirect_stdout(out), redirect_stderr(err):
         code = main(["gpus", *args, f"--kubeconfig={kubeconfig}"], {"COLUMNS": str(columns)})
     return Shown(code, out.getvalue(), err.getvalue())
-
-
-@pytest.fixture(scope="module")
-def agents(control_plane: ControlPlane) -> Iterator[Agents]:
-    """Plays kubelet and reservation agent: every GPU is reported at once."""
-    with playing_agents(control_plane) as decisions:
-        yield decisions
 
 
 @pytest.fixture(scope="module")

@@ -9,22 +9,15 @@ from controlplane import ControlPlane
 from tests.binder import Binders
 from tests.limits import ENABLED, Limits, Seen
 from tests.proxy import Proxy
-from tests.sharing import Agents, playing_agents
+from tests.sharing import Agents
 
 ACCOUNT = ("kai-scheduler", "binder")
 
 
-@pytest.fixture(scope="module")
-def kubelet(control_plane: ControlPlane) -> Iterator[Agents]:
-    """Plays kubelet and reservation agent: every GPU is reported at once."""
-    with playing_agents(control_plane) as agents:
-        yield agents
-
-
 @pytest.fixture
-def cluster(control_plane: ControlPlane, kubelet: Agents) -> Limits:
+def cluster(control_plane: ControlPlane, agents: Agents) -> Limits:
     """A fresh namespace."""
-    return Limits.beside(control_plane, kubelet)
+    return Limits.beside(control_plane, agents)
 
 
 @pytest.fixture(scope="module")

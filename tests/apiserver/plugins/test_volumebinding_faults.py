@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from controlplane import ControlPlane
 
 from controller.runtime.client import Object
 from tests.cluster import Cluster
 from tests.polling import wait_until
 from tests.provisioner import PROVISIONER, SELECTED_NODE, Provisioner
-from tests.sharing import Agents, Sharing, playing_agents, shared_pod
+from tests.sharing import Agents, Sharing, shared_pod
 from tests.volumes import HOSTNAME, Volumes, host_affinity
 
 pytestmark = pytest.mark.usefixtures("binder")
@@ -215,12 +214,6 @@ def test_f_09_a_node_that_has_not_migrated_is_judged_by_its_own_labels(
 
 
 # F-10: nothing is reserved for a pod whose claims cannot be had.
-
-
-@pytest.fixture(scope="module")
-def agents(control_plane: ControlPlane) -> Iterator[Agents]:
-    with playing_agents(control_plane) as decisions:
-        yield decisions
 
 
 @pytest.fixture

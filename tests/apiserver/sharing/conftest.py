@@ -6,17 +6,7 @@ import pytest
 from controlplane import ControlPlane
 
 from tests.proxy import Proxy
-from tests.sharing import Agents, Sharing, playing_agents
-
-
-@pytest.fixture(scope="module")
-def agents(control_plane: ControlPlane) -> Iterator[Agents]:
-    """Plays kubelet and reservation agent; tests say by group what it does.
-
-    It ends with the module: of two that play on one control plane, the other one would answer, too.
-    """
-    with playing_agents(control_plane) as decisions:
-        yield decisions
+from tests.sharing import Agents, Sharing
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,12 @@
 """Certificates in files, as the kubelet changes them, and what is shown of them."""
 
 import ssl
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from loguru import logger
 
 from controller.admission.certificate import Issued, issue
 from controller.admission.tls import Certificate, KeyPair, UnusableError, files, load
@@ -28,14 +26,6 @@ def followed(mount: Mount) -> Certificate:
 @pytest.fixture
 def mount(tmp_path: Path) -> Mount:
     return Mount(tmp_path)
-
-
-@pytest.fixture
-def logs() -> Iterator[list[str]]:
-    lines: list[str] = []
-    sink = logger.add(lines.append, format="{level} {message} {extra}")
-    yield lines
-    logger.remove(sink)
 
 
 def test_a_swap_of_both_files_is_followed(mount: Mount) -> None:
