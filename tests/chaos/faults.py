@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tests.chaos.history import Object
+from tests.chaos.refusals import NAME, policies, quotas, webhooks
 from tests.chaos.rules.words import RESERVATIONS, is_over
 from tests.chaos.world import NODES, TEAM, World
-from tests.cluster import POLICIES, POLICY_BINDINGS
 from tests.proxy import Action, CutLine, Delay, DropAnswer, Hang, Refuse, Rule
 
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-NAME = "chaos"
-NAMESPACE = "kubernetes.io/metadata.name"
 STOPPED_S, RUNNING_S = 0.3, 0.15
 DELETED = 3
 T = TypeVar("T")
@@ -264,61 +261,6 @@ class NodesDeleted:
     def heal(self) -> None:
         for name in NODES:
             self.world.make_node(name)
-
-
-def quotas() -> list[Mapping[str, Object]]:
-    """No ConfigMap more in the team's namespace; or no reservation pod."""
-    return [
-        {f"/api/v1/namespaces/{namespace}/resourcequotas": {"spec": {"hard": {what: "0"}}}}
-        for namespace, what in ((TEAM, "count/configmaps"), (RESERVATIONS, "pods"))
-    ]
-
-
-def policies() -> list[Mapping[str, Object]]:
-    """An admission policy that denies each binding in the team's namespace (403)."""
-    rule = _rule("CREATE", "", "pods/binding")
-    matched = {"resourceRules": [rule], "namespaceSelector": {"matchLabels": {NAMESPACE: TEAM}}}
-    verdict = {"expression": "false", "message": "no bindings for now", "reason": "Forbidden"}
-    return [
-        {
-            POLICIES: {"spec": {"matchConstraints": matched, "validations": [verdict]}},
-            POLICY_BINDINGS: {"spec": {"policyName": NAME, "validationActions": ["Deny"]}},
-        }
-    ]
-
-
-def webhooks() -> list[Mapping[str, Object]]:
-    """A webhook that must be asked, and is not there (500): about one kind of write each."""
-    choices = [
-        (TEAM, _rule("CREATE", "", "pods/binding")),
-        (TEAM, _rule("CREATE", "", "configmaps")),
-        (TEAM, _rule("UPDATE", "scheduling.run.ai", "bindrequests/status")),
-        (TEAM, _rule("UPDATE", "resource.k8s.io", "resourceclaims/status")),
-        (TEAM, _rule("UPDATE", "", "pods/status")),
-        (RESERVATIONS, _rule("CREATE", "", "pods")),
-    ]
-    return [{WEBHOOKS: {"webhooks": [_webhook(namespace, rule)]}} for namespace, rule in choices]
-
-
-def _rule(operation: str, group: str, resource: str) -> Object:
-    return {
-        "apiGroups": [group],
-        "apiVersions": ["*"],
-        "operations": [operation],
-        "resources": [resource],
-    }
-
-
-def _webhook(namespace: str, rule: Object) -> Object:
-    return {
-        "name": "down.chaos.example.com",
-        "clientConfig": {"url": "https://127.0.0.1:1/"},
-        "rules": [rule],
-        "namespaceSelector": {"matchLabels": {NAMESPACE: namespace}},
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 1,
-    }
 
 
 def _chosen(items: Sequence[T], count: int, dice: int) -> list[T]:
