@@ -101,6 +101,7 @@ class Life:
         uid: Its uid.
         born_s: When it certainly was there.
         perhaps_gone_s: From when on it may have been deleted, or finished if it is a pod.
+        gone_s: From when on it certainly was deleted.
         entries: All writes to it.
     """
 
@@ -108,6 +109,7 @@ class Life:
     uid: str
     born_s: float
     perhaps_gone_s: float
+    gone_s: float
     entries: tuple[Entry, ...]
 
     @property
@@ -213,7 +215,9 @@ def _lives_of(key: Key, entries: Sequence[Entry]) -> Iterator[Life]:
         writes = sorted((*versions, *after), key=lambda entry: entry.done_s)
         # What the log does not show as made was made before it began, or by a write whose answer is lost.
         first = next(index for index, entry in enumerate(writes) if entry.object)
-        yield Life(key, uid, born_s, min(ends, default=float("inf")), tuple(writes[first:]))
+        gone = [entry.done_s for entry in after if entry.verb == "delete" and entry.succeeded]
+        perhaps_gone_s, gone_s = (min(moments, default=float("inf")) for moments in (ends, gone))
+        yield Life(key, uid, born_s, perhaps_gone_s, gone_s, tuple(writes[first:]))
 
 
 def _has_ended(item: Object) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-REQUESTS = 300
+MOST_REQUESTS = 300
 
 KINDS: Mapping[str, int] = MappingProxyType(
     {
@@ -138,9 +138,10 @@ class Plan:
     lanes: Mapping[str, tuple[Trouble, ...]]
 
 
-def make_plan(seed: int, length_s: float, *, requests: int = REQUESTS, calm: bool = False) -> Plan:
-    """The plan of a seed; a calm one has no faults."""
+def make_plan(seed: int, length_s: float, *, calm: bool = False) -> Plan:
+    """The plan of a seed, with 300 requests, or three a second if that is less; a calm one has no faults."""
     dice = random.Random(seed)  # noqa: S311 -- no secret
+    requests = min(MOST_REQUESTS, round(3 * length_s))
     asks = tuple(_asks(dice, length_s, requests))
     lanes = {lane: () if calm else tuple(_troubles(dice, lane, length_s)) for lane in LANES}
     return Plan(seed, length_s, asks, lanes)

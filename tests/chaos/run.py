@@ -16,6 +16,7 @@ from tests.chaos.auditor import OF_THE_END, Violation, judge
 from tests.chaos.faults import Fault, make_faults
 from tests.chaos.history import History, State
 from tests.chaos.plan import Plan, Trouble
+from tests.chaos.recovery import Healed
 from tests.chaos.rules.words import is_over
 from tests.chaos.workload import Workload, ends_of
 from tests.chaos.world import NODES, World, open_world
@@ -26,21 +27,6 @@ ROUNDS = 4
 """So often the scheduler asks again for pods that should be bound by now."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Healed:
-    """A fault that is over.
-
-    Attributes:
-        fault: Its name.
-        at_s: When it was healed, in seconds since 1970.
-        normal_s: Seconds from there to the next bind; None if there was none.
-    """
-
-    fault: str
-    at_s: float
-    normal_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +66,7 @@ def run(plan: Plan, directory: Path, say: Say) -> Result:
         f"{len(history.entries)} writes, {len(healed)} faults, {len(violations)} violations, "
         f"{time.monotonic() - started_s:.0f} s"
     )
-    return Result(history, violations, [_measured(item, binds) for item in healed], summary)
+    return Result(history, violations, [item.measured(binds) for item in healed], summary)
 
 
 def _carry_out(plan: Plan, world: World, workload: Workload, say: Say) -> list[Healed]:
@@ -89,9 +75,9 @@ def _carry_out(plan: Plan, world: World, workload: Workload, say: Say) -> list[H
     healed: list[Healed] = []
     lock = threading.Lock()
 
-    def note(fault: str) -> None:
+    def note(fault: str, began_s: float) -> None:
         with lock:
-            healed.append(Healed(fault, time.time()))
+            healed.append(Healed(fault, began_s, time.time()))
 
     faults = make_faults(world)
     with ExitStack() as stack:
@@ -110,7 +96,7 @@ def _lane(
     troubles: Sequence[Trouble],
     faults: dict[str, Fault],
     begin_s: float,
-    note: Callable[[str], None],
+    note: Callable[[str, float], None],
     say: Say,
 ) -> None:
     """One fault after the other; one that comes late lasts as long all the same."""
@@ -118,12 +104,13 @@ def _lane(
         _sleep_until(begin_s + trouble.at_s)
         fault = faults[trouble.fault]
         say(f"{time.monotonic() - begin_s:6.1f} s  {trouble.fault}, for {trouble.lasts_s:.1f} s")
+        began_s = time.time()
         try:
             fault.start(trouble.dice)
             time.sleep(trouble.lasts_s)
         finally:
             fault.heal()
-        note(trouble.fault)
+        note(trouble.fault, began_s)
 
 
 def _settle(world: World, workload: Workload, say: Say) -> State:
@@ -143,13 +130,10 @@ def _settle(world: World, workload: Workload, say: Say) -> State:
         elif judge(History(()), state, OF_THE_END):
             time.sleep(1)
         else:
-            break
+            return state
+    open_ = [item["metadata"]["name"] for item in state.of("bindrequests") if not is_over(item)]
+    say(f"not quiet after {QUIET_WITHIN_S:.0f} s; still open: {', '.join(open_) or 'none'}")
     return state
-
-
-def _measured(item: Healed, binds: Sequence[float]) -> Healed:
-    after = [bind_s - item.at_s for bind_s in binds if bind_s > item.at_s]
-    return Healed(item.fault, item.at_s, min(after, default=None))
 
 
 def _sleep_until(at_s: float) -> None:

@@ -6,12 +6,14 @@ With CHAOS_CALM=1 nothing befalls the binder: what the auditor finds then is its
 import os
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.auditor import told
-from tests.chaos.plan import REQUESTS, make_plan
+from tests.chaos.plan import make_plan
+from tests.chaos.recovery import Healed, table
 from tests.chaos.run import run
 
 SHOWN = 12
@@ -31,14 +33,24 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+@pytest.fixture(scope="module")
+def healed() -> Iterator[list[Healed]]:
+    """The faults of all runs; in the end they are told together."""
+    found: list[Healed] = []
+    yield found
+    say(f"\nHow long after a fault the next pod was bound:\n{table(found)}")
+
+
 @pytest.mark.parametrize("seed", seeds())
-def test_whatever_befalls_it_the_binder_keeps_its_promises(seed: int, tmp_path: Path) -> None:
+def test_whatever_befalls_it_the_binder_keeps_its_promises(
+    seed: int, tmp_path: Path, healed: list[Healed]
+) -> None:
     seconds = float(os.environ.get("CHAOS_SECONDS", "240"))
-    requests = int(os.environ.get("CHAOS_REQUESTS", REQUESTS))
-    plan = make_plan(seed, seconds, requests=requests, calm=bool(os.environ.get("CHAOS_CALM")))
-    again = f"CHAOS_SEED={seed} CHAOS_SECONDS={seconds:g} CHAOS_REQUESTS={requests} hack/test chaos"
+    plan = make_plan(seed, seconds, calm=bool(os.environ.get("CHAOS_CALM")))
+    again = f"CHAOS_SEED={seed} CHAOS_SECONDS={seconds:g} hack/test chaos"
     say(f"\n{again}")
     result = run(plan, tmp_path, say)
+    healed.extend(result.healed)
     say(result.summary)
     shown = [told(violation, result.history) for violation in result.violations[:SHOWN]]
     text = "\n\n".join(shown)

@@ -215,6 +215,9 @@ class Kubelet:
         for pod in self._plane.request("GET", self._pods)["items"]:
             if node_of(pod) and is_live(pod):
                 self._go_on(pod)
+            elif pod["metadata"].get("deletionTimestamp"):
+                path = f"{self._pods}/{pod['metadata']['name']}?gracePeriodSeconds=0"
+                self._plane.request("DELETE", path, {"preconditions": {"uid": pod["metadata"]["uid"]}})
 
     def _go_on(self, pod: Object) -> None:
         metadata = pod["metadata"]

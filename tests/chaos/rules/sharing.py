@@ -119,7 +119,7 @@ def _limits(pod: Life, maps: list[Life], binding: Entry, state: State) -> list[s
     sources = [item["valueFrom"]["configMapKeyRef"]["name"] for item in variables if item["name"] == LIMIT]
     found = []
     for life in maps:
-        if life.key[2] not in sources or life.perhaps_gone_s < binding.at_s:
+        if life.key[2] not in sources or life.gone_s < binding.at_s:
             continue
         versions = list(life.versions(binding.at_s))[-1:]
         if any(entry.code == 0 for entry in life.entries):  # it may be one whose answer was lost
