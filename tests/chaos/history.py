@@ -183,6 +183,10 @@ class State:
     def __init__(self, objects: Mapping[str, Sequence[Object]]) -> None:
         self._objects = objects
 
+    def write(self, path: Path) -> None:
+        """Writes it down beside the logs, for people."""
+        path.write_text(json.dumps(self._objects, indent=1))
+
     def of(self, resource: str) -> Sequence[Object]:
         """All objects of a kind."""
         return self._objects.get(resource, ())

@@ -59,6 +59,7 @@ def run(plan: Plan, directory: Path, say: Say) -> Result:
         log = world.plane.audit_log
         requests = state.of("bindrequests")
         history = History.read(log)
+        state.write(directory / "state.json")
     violations = judge(history, state)
     binds = [entry.done_s for entry in history.bindings() if entry.by_binder]
     summary = (

@@ -216,8 +216,8 @@ class Kubelet:
             if node_of(pod) and is_live(pod):
                 self._go_on(pod)
             elif pod["metadata"].get("deletionTimestamp"):
-                path = f"{self._pods}/{pod['metadata']['name']}?gracePeriodSeconds=0"
-                self._plane.request("DELETE", path, {"preconditions": {"uid": pod["metadata"]["uid"]}})
+                at_once = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+                self._plane.request("DELETE", f"{self._pods}/{pod['metadata']['name']}", at_once)
 
     def _go_on(self, pod: Object) -> None:
         metadata = pod["metadata"]
