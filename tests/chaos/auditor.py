@@ -5,9 +5,9 @@ the binder's logs, so that whatever can be judged here can be judged of any clus
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tests.chaos.history import BINDER, Entry, History, Key, Object, State, clock
 from tests.chaos.rules.endings import (
@@ -70,6 +70,8 @@ OF_THE_END: tuple[Rule, ...] = (
 
 SHOWN_PARTS = 6
 SHOWN_CHARACTERS = 300
+REPEATED = re.compile(r"^  \S+|renewTime=\S+")
+"""Of a line what may differ although the same is done again."""
 UNSHOWN = frozenset({"resourceVersion", "managedFields", "lastTransitionTime", "creationTimestamp"})
 
 
@@ -112,12 +114,17 @@ def told(violation: Violation, history: History) -> str:
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    """Without the many renewals of a lease, of which nothing but the time changes."""
-    kept = lines[:2]
-    for last, line in pairwise(lines[1:]):
-        same = "renewTime" in line and "holderIdentity" not in line and "renewTime" in last
-        if not same:
-            kept.append(line)
+    """Without what only repeats the line before, such as the renewals of a lease."""
+    kept, last, more = lines[:1], "", 0
+    for line in [*lines[1:], ""]:
+        what = REPEATED.sub("", line)
+        if line and what == last:
+            more += 1
+            continue
+        if more:
+            kept.append(f"  … {more} more like this")
+        kept += [line] if line else []
+        last, more = what, 0
     return kept
 
 

@@ -293,6 +293,17 @@ def test_a_violation_shows_the_history_of_its_objects() -> None:
     assert any(row.startswith("python patch") and 'reserve_for_gpu_index":"GPU-1"' in row for row in rows)
 
 
+def test_what_is_only_repeated_is_counted() -> None:
+    story = clean()
+    for second in range(5):
+        story.put(SECOND, LEASE, {"spec": {"holderIdentity": SECOND, "renewTime": str(second)}})
+    story.write(FIRST, "patch", pod("plain"))
+    (violation,) = judge(story.history, story.state)
+    lines = told(violation, story.history).splitlines()
+    assert "  … 4 more like this" in lines
+    assert len([line for line in lines if LEASE[2] in line]) == 3
+
+
 def test_what_befell_a_request_explains_its_end() -> None:
     """Each of these would be a violation without what came before."""
     story = clean()
