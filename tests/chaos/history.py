@@ -209,6 +209,8 @@ def _lives_of(key: Key, entries: Sequence[Entry]) -> Iterator[Life]:
     for uid in uids:
         versions = [entry for entry in entries if entry.object and entry.object["metadata"]["uid"] == uid]
         born_s = min(entry.done_s for entry in versions)
+        if versions[0].verb != "create":  # the answer to that is lost, but the object says when it was
+            born_s = min(born_s, _created_s(versions[0].got))
         after = [
             entry
             for entry in entries
@@ -222,6 +224,12 @@ def _lives_of(key: Key, entries: Sequence[Entry]) -> Iterator[Life]:
         gone = [entry.done_s for entry in after if entry.verb == "delete" and entry.succeeded]
         perhaps_gone_s, gone_s = (min(moments, default=float("inf")) for moments in (ends, gone))
         yield Life(key, uid, born_s, perhaps_gone_s, gone_s, tuple(writes[first:]))
+
+
+def _created_s(item: Object) -> float:
+    """When an object certainly was there by its own word, which counts whole seconds."""
+    text = item["metadata"].get("creationTimestamp")
+    return _seconds(text) + 1.0 if text else float("inf")
 
 
 def _has_ended(item: Object) -> bool:

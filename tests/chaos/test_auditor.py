@@ -1,6 +1,7 @@
 """The auditor sees: each rule catches a history that breaks it, and that one breaks no other."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -330,6 +331,20 @@ def test_a_write_whose_answer_was_lost_may_have_happened() -> None:
         story.delete(ADMIN, request(name))
         story.delete(ADMIN, ("configmaps", TEAM, f"{name}-map"))
     story.delete(SECOND, ("pods", RESERVATIONS, "reservation-g"))
+    assert [told(found, story.history) for found in judge(story.history, story.state)] == []
+
+
+def test_a_request_whose_making_is_not_in_the_log_says_itself_when_that_was() -> None:
+    story = clean()
+    story.pod("d")
+    story.request("d", "n1")
+    made = story.entries.pop()
+    lost = Entry(agent=ADMIN, verb="create", key=made.key, at_s=made.at_s, done_s=float("inf"))
+    story.entries.append(lost)
+    when = datetime.fromtimestamp(made.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    story.get(request("d"))["metadata"]["creationTimestamp"] = when
+    story.bind(SECOND, "d", "n1")
+    story.succeed(SECOND, "d")
     assert [told(found, story.history) for found in judge(story.history, story.state)] == []
 
 
