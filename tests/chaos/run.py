@@ -128,8 +128,10 @@ def _settle(world: World, workload: Workload, say: Say) -> State:
         elif rounds < ROUNDS and (again := workload.ask_again()):
             rounds += 1
             say(f"{again} requests failed under the faults and are made again")
-        elif judge(History(()), state, OF_THE_END):
-            time.sleep(1)
+        elif judge(History(()), state, OF_THE_END) and judge(
+            History.read(world.plane.audit_log), state, OF_THE_END
+        ):
+            time.sleep(2)
         else:
             return state
     open_ = [item["metadata"]["name"] for item in state.of("bindrequests") if not is_over(item)]

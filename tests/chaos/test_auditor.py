@@ -322,6 +322,31 @@ def test_what_befell_a_request_explains_its_end() -> None:
     assert [told(found, story.history) for found in judge(story.history, story.state)] == []
 
 
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_what_a_dead_process_left_for_a_deleted_request_is_nobodys_fault(*, lives_on: bool) -> None:
+    story = Story()
+    story.pod("d")
+    story.request("d", "n1", "g")
+    story.config_map(FIRST, "d", {LIMIT: "1m"})
+    story.delete(ADMIN, request("d"))
+    story.lead(FIRST)
+    story.now_s += 30
+    story.lead(FIRST if lives_on else SECOND)
+    found = [violation.rule for violation in judge(story.history, story.state)]
+    assert found == (["no_config_map_is_left"] if lives_on else [])
+
+
+def test_a_pod_knows_the_devices_of_the_attempt_that_bound_it() -> None:
+    story = clean()
+    story.pod("d", limit="100m")
+    story.request("d", "n1", "g")
+    story.delete(SECOND, story.config_map(SECOND, "d", {DEVICES: "GPU-0", LIMIT: "100m"}))
+    story.config_map(SECOND, "d", {DEVICES: "GPU-1", LIMIT: "100m"})
+    story.bind(SECOND, "d", "n1", "g")
+    story.succeed(SECOND, "d")
+    assert [told(found, story.history) for found in judge(story.history, story.state)] == []
+
+
 def test_a_write_whose_answer_was_lost_may_have_happened() -> None:
     """The server was killed while it deleted the pod: its reservation may be deleted from there on."""
     story = clean()

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from tests.chaos.history import Entry, History, Life, State, key_of
+from tests.chaos.history import Entry, History, Key, Life, State, key_of
 from tests.chaos.rules.words import (
+    LEASE,
     RESERVATIONS,
     Finding,
     User,
@@ -21,6 +22,8 @@ from tests.chaos.rules.words import (
 
 PROTECTION = "resource.kubernetes.io/delete-protection"
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+TAKEN_BACK_WITHIN_S = 15.0
+"""So long a process may take to undo what it did for a request that was deleted."""
 WATCHED = ("pods", "bindrequests", "configmaps", "resourceclaims", "persistentvolumeclaims")
 
 
@@ -29,7 +32,7 @@ def no_config_map_is_left(history: History, state: State) -> Iterator[Finding]:
     bound = _bound(state)
     for item in state.of("configmaps"):
         owner = owner_uid(item)
-        if owner and owner not in bound:
+        if owner and owner not in bound and not _abandoned(history, owner, key_of("configmaps", item)):
             text = f"ConfigMap {item['metadata']['name']} is left, though its pod is on no node"
             yield text, (key_of("configmaps", item), *_key_of_pod(history, owner))
 
@@ -38,7 +41,7 @@ def no_label_is_left(history: History, state: State) -> Iterator[Finding]:
     """A pod that waits belongs to no GPU group."""
     for pod in state.of("pods"):
         groups = groups_of_labels(pod)
-        if groups and not node_of(pod):
+        if groups and not node_of(pod) and not _abandoned(history, pod["metadata"]["uid"]):
             text = f"pod {pod['metadata']['name']} is on no node, but has labels of {', '.join(groups)}"
             yield text, (key_of("pods", pod),)
 
@@ -49,7 +52,7 @@ def no_claim_is_left(history: History, state: State) -> Iterator[Finding]:
     for claim in state.of("resourceclaims"):
         name, key = claim["metadata"]["name"], key_of("resourceclaims", claim)
         reserved = [user["uid"] for user in status_of(claim).get("reservedFor") or ()]
-        strangers = [uid for uid in reserved if uid not in bound]
+        strangers = [uid for uid in reserved if uid not in bound and not _abandoned(history, uid, key)]
         keys = (key, *(found for uid in strangers for found in _key_of_pod(history, uid)))
         if strangers:
             yield f"claim {name} is reserved for a pod that is on no node", keys
@@ -132,6 +135,28 @@ def _deleted(history: History, entry: Entry) -> Life | None:
     """What a deletion was of."""
     found = [life for life in history.of(entry.key[0]) if life.key == entry.key and entry in life.entries]
     return found[0] if found else None
+
+
+def _abandoned(history: History, pod_uid: str, *keys: Key) -> bool:
+    """Whether nobody is left who could know of an attempt: it was broken off by the end of its process.
+
+    And the request was deleted before another process saw it. What is left goes with the pod, or is used by
+    the next request for it.
+
+    Args:
+        history: All writes.
+        pod_uid: Of the pod that was to be bound.
+        keys: What else was written for it.
+    """
+    requests = [life for life in history.of("bindrequests") if owner_uid(life.first) == pod_uid]
+    pod = history.life("pods", pod_uid)
+    if pod is None or not requests or requests[-1].perhaps_gone_s == float("inf"):
+        return False
+    deleted_s = requests[-1].perhaps_gone_s
+    about = history.about(pod.key, *keys, *(life.key for life in requests))
+    workers = [entry.agent for entry in about if entry.by_binder]
+    turns = [entry for entry in history.about(LEASE) if entry.succeeded and entry.agent in workers[-1:]]
+    return not any(turn.at_s > deleted_s + TAKEN_BACK_WITHIN_S for turn in turns)
 
 
 def _bound(state: State) -> set[str]:

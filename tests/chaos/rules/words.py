@@ -168,6 +168,8 @@ def maps_of(history: History, pod: Life) -> list[Life]:
 def devices_told(history: History, pod: Life, before_s: float) -> tuple[str, ...]:
     """The devices that a pod's maps named at a moment."""
     for life in maps_of(history, pod):
+        if life.gone_s < before_s:
+            continue  # of an attempt that failed
         data = [version.get("data") or {} for version in life.versions(before_s)]
         if data and data[-1].get(DEVICES):
             return tuple(data[-1][DEVICES].split(","))
