@@ -76,8 +76,16 @@ LANES: Mapping[str, Mapping[str, tuple[float, float]]] = MappingProxyType(
 )
 """Faults by lane, with the least and the most seconds that each lasts."""
 
-GAP_S = (1.0, 6.0)
-"""Between two faults of a lane."""
+GAPS_S: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "control plane": (5.0, 12.0),
+        "binders": (6.0, 16.0),
+        "network": (3.0, 9.0),
+        "refusals": (3.0, 9.0),
+        "users": (3.0, 9.0),
+    }
+)
+"""Between two faults of a lane: long enough that, now and then, a binder gets to work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,7 @@ def _asks(dice: random.Random, length_s: float, requests: int) -> Iterator[Ask]:
 
 def _troubles(dice: random.Random, lane: str, length_s: float) -> Iterator[Trouble]:
     """The lane's faults in random order, then again in another, until the time is over."""
-    at_s, deck = dice.uniform(*GAP_S), list[str]()
+    at_s, deck = dice.uniform(*GAPS_S[lane]), list[str]()
     while True:
         if not deck:
             deck = list(LANES[lane])
@@ -170,4 +178,4 @@ def _troubles(dice: random.Random, lane: str, length_s: float) -> Iterator[Troub
         if at_s + lasts_s > length_s:
             return
         yield Trouble(at_s, fault, lasts_s, dice.getrandbits(32))
-        at_s += lasts_s + dice.uniform(*GAP_S)
+        at_s += lasts_s + dice.uniform(*GAPS_S[lane])
