@@ -94,5 +94,6 @@ def test_a_request_that_is_deleted_after_an_attempt_was_broken_off(cluster: Shar
         assert Claims(cluster).users("card") == ["a"]
         cluster.delete_request("a")
     wait_until(lambda: not cluster.all_config_maps(), within_s=30)
+    wait_until(lambda: not Claims(cluster).protected("card"))
     cluster.assert_nothing_left("a", group)
     Claims(cluster).assert_free("card")
