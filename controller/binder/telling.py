@@ -26,7 +26,10 @@ from controller.runtime.slots import Slot
 from controller.runtime.workqueue import Backoff
 
 _POD_TRIES = 5
-"""So often the pod's condition is tried to be written while the server is not there."""
+"""So often the pod's condition is tried to be written while the server does not do its part."""
+
+_POD_TRIES_500 = 3
+"""So often while it fails (500): that may be etcd's end, or a webhook that is down for longer."""
 
 
 class Teller:
@@ -130,7 +133,9 @@ class Teller:
             except errors.ApiError as error:
                 log = logger.bind(pod=metadata["name"], error=error.message)
                 log.warning("The pod's condition could not be written")
-                if not error.transient or tries == _POD_TRIES:
+                most = _POD_TRIES if error.transient else _POD_TRIES_500
+                passing = error.transient or isinstance(error, errors.ServerError)
+                if not passing or tries >= most:
                     return
                 async with slot.released():
                     await anyio.sleep(self._backoff.delay_s(tries))

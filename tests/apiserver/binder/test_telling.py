@@ -64,10 +64,11 @@ def test_a_pod_that_cannot_be_told_holds_nothing_up(cluster: Cluster, proxy: Pro
         with proxy.rule(Rule(Answer(code), method="PATCH", path=f"^{cluster.pods}/a-{number}/status$")):
             cluster.pod_and_request(f"a-{number}", cluster.node())
             cluster.wait_for(f"a-{number}", "Succeeded")
-    with proxy.rule(Rule(Answer(503), method="PATCH", path=f"^{cluster.pods}/a/status$", times=2)):
-        cluster.pod_and_request("a", cluster.node())
-        cluster.wait_for("a", "Succeeded")
-    assert is_told(cluster)
+    for name, code in (("a", 503), ("b", 500)):
+        with proxy.rule(Rule(Answer(code), method="PATCH", path=f"^{cluster.pods}/{name}/status$", times=2)):
+            cluster.pod_and_request(name, cluster.node())
+            cluster.wait_for(name, "Succeeded")
+        assert is_told(cluster, name)
 
 
 def test_all_pods_are_told_though_the_binder_is_killed_again_and_again(

@@ -33,6 +33,8 @@ NOT_OF_THE_POD = {
 }
 """Failures that are not told to the pod: it is unknown, another one, or on its node."""
 
+TRIES = 3
+"""So often a binder has to try to tell a pod."""
 LOST_TO_OTHERS = {"ReservationFailed", "ReservationLost", "ReservationConflict"}
 REFUSALS = {"Forbidden", "Rejected", "ReservationRejected", "ServerError", "Conflict"}
 OF_THE_POD = {"PodNotFound", "PodTerminating", "PodReplaced", "PodFinished"}
@@ -146,7 +148,7 @@ def pods_are_told(history: History, state: State) -> Iterator[Finding]:
             continue
         told = conditions_of(pod).get("PodBound", {})
         right = ("True", "Bound") if status_of(request)["phase"] == "Succeeded" else ("False", "BindingError")
-        if (told.get("status"), told.get("reason")) != right:
+        if (told.get("status"), told.get("reason")) != right and not _was_kept_from_telling(history, pod):
             text = f"PodBound of pod {pod['metadata']['name']} is {told or 'missing'}, and should be {right}"
             yield text, (key_of("pods", pod), key_of("bindrequests", request))
     for entry in history.entries:
@@ -157,6 +159,16 @@ def pods_are_told(history: History, state: State) -> Iterator[Finding]:
                 f"event Bound of pod {about['name']}, which never was",
                 (("pods", *entry.key[1:2], about["name"]),),
             )
+
+
+def _was_kept_from_telling(history: History, pod: Object) -> bool:
+    """Whether the server failed again and again to write a pod's condition: that must not hold the end up."""
+    tries = [
+        entry.code
+        for entry in history.about(key_of("pods", pod))
+        if entry.by_binder and entry.subresource == "status"
+    ]
+    return len(tries) >= TRIES and min(tries[-TRIES:]) >= 500
 
 
 def excuses(history: History, request: Object) -> set[str]:

@@ -93,11 +93,20 @@ def pods_are_bound_as_decided(history: History, state: State) -> Iterator[Findin
         if not binding.by_binder:
             continue
         request, node = request_of(history, binding), binding.sent["target"]["name"]
-        if request is None:
+        if request is None and not _may_be_unseen(history, binding):
             yield f"pod {binding.key[2]} was bound, though no request is for it", (binding.key,)
-        elif spec_of(request)["selectedNode"] != node:
+        elif request is not None and spec_of(request)["selectedNode"] != node:
             text = f"pod {binding.key[2]} was bound to node {node}, but its request says "
             yield text + spec_of(request)["selectedNode"], (binding.key, key_of("bindrequests", request))
+
+
+def _may_be_unseen(history: History, binding: Entry) -> bool:
+    """Whether a request was made whose making the killed server has not answered, and left no other trace."""
+    return any(
+        entry.key[0] == "bindrequests" and entry.verb == "create" and entry.code == 0
+        for entry in history.entries
+        if entry.at_s < binding.at_s
+    )
 
 
 def pods_are_bound_with_their_limit(history: History, state: State) -> Iterator[Finding]:
