@@ -132,8 +132,8 @@ BIND: Mapping[str, Remedy] = {
         "False",
         "The pod has scheduling gates; the message names them.",
         (
-            "Have the controller that set the gates take them off, or do it by hand: "
-            "kubectl edit pod <pod> -n <namespace> (spec.schedulingGates)",
+            "Have the controller that set the gates take them off, or take spec.schedulingGates off by hand: "
+            "kubectl edit pod <pod> -n <namespace>",
         ),
     ),
     Reason.ANNOTATIONS_TOO_LONG: Remedy(

@@ -37,7 +37,7 @@ GPU: Mapping[str, Remedy] = {
         (
             "Correct the annotation gpu-fraction in what the pod is made from, e.g. to '0.5', and make the "
             "pod anew.",
-            "If it is spec.receivedGPU.portion that is wrong, correct that: "
+            "If it is spec.receivedGPU.portion that is wrong, correct that, in quotes as '0.50': "
             "kubectl edit bindrequest <request> -n <namespace>. Counting starts anew with that.",
         ),
         final=Final.ALWAYS,
@@ -111,7 +111,7 @@ GPU: Mapping[str, Remedy] = {
         "The group's GPU is reserved for another way of sharing its compute units; the message has both.",
         (
             "Have the scheduler choose another GPU: delete the request.",
-            'Or end the pods that use the group, see "others of the group": '
+            "Or end the pods that use the group, which explain lists under Shared GPUs: "
             "its reservation goes with the last of them, and the next is made for the mode that is "
             "asked for.",
         ),

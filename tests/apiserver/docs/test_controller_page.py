@@ -1,4 +1,4 @@
-"""The controller that docs/controller.md shows: two processes on a real API server, with the rights it names."""
+"""The controller that docs/controller.md shows: two processes on a real API server, with just its rights."""
 
 import base64
 import re
