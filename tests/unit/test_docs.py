@@ -95,12 +95,6 @@ def test_every_mode_of_the_operator_is_there() -> None:
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == modes
 
 
-def test_the_readme_leads_here() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for path in (ROOT / "docs").iterdir():
-        assert f"(docs/{path.name})" in readme
-
-
 def test_every_annotation_that_the_webhook_judges_is_explained() -> None:
     """Those that the API server asks about, and the endings of what is said of a container."""
     webhooks = (ROOT / "config/admission/webhooks.yaml").read_text()
