@@ -166,6 +166,22 @@ def test_every_command_is_run_by_a_test() -> None:
     assert named > 10
 
 
+def test_each_failure_that_is_shown_is_staged_and_mended() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    shown = re.findall(r"^### .+\n\n[^#]+?<!-- output: (\w+) -->", page, re.MULTILINE)
+    assert len(shown) == len(set(shown)) == page.count("\n### ") == 13
+    assert "thirteen such pods" in PAGES[0].read_text()
+    assert "twelve more pods" in (ROOT / "docs/explain.md").read_text()
+    mended = 0
+    for path in (ROOT / "tests/apiserver/explain").glob("test_*.py"):
+        for function in path.read_text().split("\ndef ")[1:]:
+            names = re.findall(r'team\.check\("(\w+)"\)', function)
+            mended += len(names) if "team.wait_until_bound(" in function else 0
+            shown = [name for name in shown if name not in names]
+    assert shown == [], "no test stages these"
+    assert mended == 12, "all but the one that waits for the scheduler"
+
+
 def test_the_drawing_can_be_read_in_dark_and_light() -> None:
     text = (ROOT / "docs/how-it-works.svg").read_text()
     ElementTree.fromstring(text)  # noqa: S314 -- our own file

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -19,7 +20,6 @@ from tests.sharing import Agents
 from tests.webhook import Keys, Webhooks, installed
 
 PAGE = "docs/memory-limit.md"
-NODE = "gpu-node-7"
 
 
 @pytest.fixture
@@ -44,28 +44,32 @@ def webhook(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
         webhooks.kill()
 
 
-def make_node(team: Limits) -> None:
+def make_node(team: Limits) -> str:
+    name = f"limit-{uuid4().hex[:8]}"
     whole = {"nvidia.com/gpu": "1"}
     labels = {"nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.product": "Tesla-T4"}
-    body = {"metadata": {"name": NODE, "labels": labels}, "status": {"capacity": whole, "allocatable": whole}}
+    body = {"metadata": {"name": name, "labels": labels}, "status": {"capacity": whole, "allocatable": whole}}
     team.plane.request("POST", "/api/v1/nodes", body)
+    return name
 
 
 def test_a_limit_is_verified_as_the_page_says(team: Limits, webhook: None) -> None:
-    make_node(team)
+    node = make_node(team)
     (example,) = re.findall(r"<!-- example: train.yaml -->\n```yaml\n(.*?)```", page(PAGE), re.DOTALL)
     pod = yaml.safe_load(example)
     pod["spec"]["containers"][0]["image"] = "cuda"
     inside = ("-n", team.namespace)
     team.plane.kubectl("apply", *inside, "-f", "-", input=yaml.safe_dump(pod))
     group = team.group()
-    team.ask_share("train", NODE, group, owner=team.get_pod("train"), portion="0.27")
+    team.ask_share("train", node, group, owner=team.get_pod("train"), portion="0.27")
     team.wait_for("train", "Succeeded", within_s=30)
+    team.set_phase("train", "Running")
     device = team.device(group)
 
     def normal(text: str) -> str:
         for found, shown in (
             (team.namespace, "team"),
+            (node, "gpu-node-7"),
             (device, "GPU-2f1c7a9e-0f55-4b0e-9d0b-52c8a7f3e9d1"),
             (group, "3f0c9a52-6d1e-4b7c-8a55-1e9d2c704b6f"),
         ):
@@ -84,7 +88,7 @@ def test_a_limit_is_verified_as_the_page_says(team: Limits, webhook: None) -> No
     out = io.StringIO()
     with redirect_stdout(out):
         kubeconfig = team.plane.admin_kubeconfig
-        code = main(["gpus", NODE, f"--kubeconfig={kubeconfig}"], {"COLUMNS": "100"})
+        code = main(["gpus", node, f"--kubeconfig={kubeconfig}"], {"COLUMNS": "100"})
     assert code == 0
     check_output(PAGE, "gpus", normal(out.getvalue()))
 
