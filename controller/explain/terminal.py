@@ -35,9 +35,10 @@ def visible(text: object) -> str:
 
     Line ends and tabs become blanks: a message is one paragraph.
     """
-    shown = " ".join(str(text).split()) if not str(text).isprintable() else str(text)
+    shown = str(text)
     if shown.isprintable():
         return shown
+    shown = " ".join(shown.split())
     return "".join(char if char.isprintable() else _escape(char) for char in shown)
 
 
@@ -189,7 +190,9 @@ class Terminal:
         return f"{style}{shown}{_RESET}" if style and self.is_coloured and shown else shown
 
     def _write(self, line: str) -> None:
-        shown = line.encode(self._encoding, "backslashreplace").decode(self._encoding)
+        shown = (
+            line if line.isascii() else line.encode(self._encoding, "backslashreplace").decode(self._encoding)
+        )
         self._stream.write(f"{shown}\n")
 
 
