@@ -58,8 +58,9 @@ def test_a_limit_is_verified_as_the_page_says(team: Limits, webhook: None) -> No
     (example,) = re.findall(r"<!-- example: train.yaml -->\n```yaml\n(.*?)```", page(PAGE), re.DOTALL)
     pod = yaml.safe_load(example)
     pod["spec"]["containers"][0]["image"] = "cuda"
-    inside = ("-n", team.namespace)
-    team.plane.kubectl("apply", *inside, "-f", "-", input=yaml.safe_dump(pod))
+    assert pod["metadata"]["namespace"] == "team"
+    pod["metadata"]["namespace"] = team.namespace
+    team.plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(pod))
     group = team.group()
     team.ask_share("train", node, group, owner=team.get_pod("train"), portion="0.27")
     team.wait_for("train", "Succeeded", within_s=30)
@@ -78,7 +79,7 @@ def test_a_limit_is_verified_as_the_page_says(team: Limits, webhook: None) -> No
         return re.sub(r"train-\w{7}-shared-gpu", "train-vf7w9x4-shared-gpu", text)
 
     asked, listed = [
-        team.plane.kubectl(*inside, *words)
+        team.plane.kubectl(*(team.namespace if word == "team" else word for word in words))
         for command in commands(page(PAGE))
         if "train" in command and (words := shell(command))
     ]
