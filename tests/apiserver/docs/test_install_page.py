@@ -82,13 +82,13 @@ def test_under_the_operator_and_back(plane: ControlPlane, operator: Operator) ->
     run(plane, section("docs/install.md", "The image"))
     there, back = parts("Under KAI's operator", before="**Uninstall**")
     run(plane, there)
-    assert operator.image() == OURS
+    wait_until(lambda: operator.image() == OURS, within_s=60)
     assert exists(plane, RBAC)
     crd = plane.kubectl("get", "crd", "bindrequests.scheduling.run.ai", "-o", "yaml")
     assert "conditions:" in crd, "it keeps them"
     run(plane, there)  # after an upgrade of KAI
     run(plane, back)
-    assert operator.image() == KAI_IMAGE
+    wait_until(lambda: operator.image() == KAI_IMAGE, within_s=60)
     assert not exists(plane, RBAC)
 
 
@@ -96,9 +96,9 @@ def test_migrate_there_and_back(plane: ControlPlane, operator: Operator) -> None
     there, mark, back = page("docs/migrate.md").partition("## Back")
     assert mark
     run(plane, there)
-    assert operator.image() == OURS
+    wait_until(lambda: operator.image() == OURS, within_s=60)
     run(plane, back)
-    assert operator.image() == KAI_IMAGE
+    wait_until(lambda: operator.image() == KAI_IMAGE, within_s=60)
     assert not exists(plane, RBAC)
 
 
@@ -139,6 +139,7 @@ def test_the_webhook_and_back(plane: ControlPlane, operator: Operator) -> None:
 
 
 def test_the_memory_limit_is_turned_on(plane: ControlPlane, operator: Operator) -> None:
+    run(plane, parts("Stand-alone", before="**Uninstall.**")[0])
     run(plane, section("docs/memory-limit.md", "Turn it on"))
     config = plane.request("GET", CONFIG)
     assert config["spec"]["global"] == {"gpuSharingMode": "HamiCore"}
