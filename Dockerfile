@@ -5,7 +5,7 @@ RUN python -m venv /opt/kai-binder
 # The dependencies first: they change less often than the code. Each file must have the hash that the lock names.
 COPY requirements.lock ./
 RUN /opt/kai-binder/bin/python -m pip install --no-cache-dir --no-compile --only-binary :all: --require-hashes --requirement requirements.lock
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY controller controller/
 RUN /opt/kai-binder/bin/python -m pip install --no-cache-dir --no-compile --no-deps .
 # Nothing installs packages in the running container.
