@@ -1,4 +1,4 @@
-"""Every overlay on a real API server that is new: it is applied as people do it, and applying it again changes nothing."""
+"""Every overlay on a new, real API server: applied as people do it; applying it again changes nothing."""
 
 import os
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def built(plane: ControlPlane, path: Path) -> list[Object]:
 
 
 def versions(plane: ControlPlane, path: Path) -> dict[str, str]:
-    """By which an object shows that it was written; of a CRD, whose status others write, that its spec was."""
+    """What every write of an object changes; of a CRD, whose status others write, every one of its spec."""
     found = yaml.safe_load(plane.kubectl("get", "-o", "yaml", "-k", str(path)))["items"]
     return {
         f"{item['kind']}/{item['metadata']['name']}": str(item["metadata"][field])
@@ -95,9 +95,7 @@ def test_an_overlay_is_applied_and_the_second_time_changes_nothing(plane: Contro
     assert versions(plane, path) == first
 
 
-def test_every_kustomization_is_built_and_a_fault_in_one_is_seen(
-    plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_every_kustomization_is_built_and_a_fault_in_one_is_seen(plane: ControlPlane, tmp_path: Path) -> None:
     for path in KUSTOMIZATIONS:
         assert built(plane, path), path
     (tmp_path / "kustomization.yaml").write_text(
