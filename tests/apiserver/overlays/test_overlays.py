@@ -10,6 +10,7 @@ import yaml
 from controlplane import ControlPlane
 from controlplane.process import ControlPlaneError
 
+from controller.settings import load
 from tests.cluster import ROOT, minor
 from tests.polling import wait_until
 
@@ -102,7 +103,7 @@ def test_every_kustomization_is_built_and_a_fault_in_one_is_seen(plane: ControlP
         f"resources: [{os.path.relpath(CONFIG / 'overlays/ha', tmp_path)}]\n"
         "patches:\n"
         "- target: {kind: Deployment}\n"
-        "  patch: '[{op: add, path: /spec/topologySpread, value: 1}]'\n"
+        '  patch: \'[{"op": "add", "path": "/spec/topologySpread", "value": 1}]\'\n'
     )
     with pytest.raises(ControlPlaneError, match=r'unknown field "spec\.topologySpread"'):
         plane.kubectl(*STRICT, "-k", str(tmp_path))
@@ -110,16 +111,19 @@ def test_every_kustomization_is_built_and_a_fault_in_one_is_seen(plane: ControlP
 
 def test_a_standby_goes_with_webhook_and_memory_limit(plane: ControlPlane, tmp_path: Path) -> None:
     """As the comment in config/overlays/ha says."""
-    limit, component = (
+    base, component = (
         os.path.relpath(CONFIG / name, tmp_path) for name in ("overlays/with-memory-limit", "manager/ha")
     )
     (tmp_path / "kustomization.yaml").write_text(
         "apiVersion: kustomize.config.k8s.io/v1beta1\n"
         "kind: Kustomization\n"
-        f"resources: [{limit}]\n"
+        f"resources: [{base}]\n"
         f"components: [{component}]\n"
     )
     plane.kubectl(*STRICT, "-k", str(tmp_path))
+    assert "--leader-elect" not in str(built(plane, CONFIG / "overlays/with-memory-limit")), (
+        "the flag is the component's"
+    )
     deployments = plane.request("GET", "/apis/apps/v1/namespaces/kai-scheduler/deployments")["items"]
     found = {item["metadata"]["name"]: item["spec"] for item in deployments}
     for name in ("binder", "kai-binder-admission"):
@@ -129,6 +133,9 @@ def test_a_standby_goes_with_webhook_and_memory_limit(plane: ControlPlane, tmp_p
         (container,) = spec["template"]["spec"]["containers"]
         assert container["envFrom"][0]["configMapRef"]["name"].startswith("kai-binder-plugins-")
         assert ("--leader-elect" in container["args"]) == (name == "binder")
+    settings = load(found["binder"]["template"]["spec"]["containers"][0]["args"], {})
+    assert settings.leader_elect
+    assert settings.ignored == ()
     budgets = plane.request("GET", "/apis/policy/v1/namespaces/kai-scheduler/poddisruptionbudgets")["items"]
     assert {item["metadata"]["name"] for item in budgets} == set(found)
     for item in budgets:
