@@ -8,8 +8,9 @@ import readmegen
 
 from controller import KAI_VERSIONS
 from controller.command import main
+from controller.setting_base import CommonSettings
 from controller.setting_texts import help_text
-from controller.settings import VERBS, CommonSettings
+from controller.settings import VERBS
 
 HEAVY = ("pydantic", "pydantic_settings", "anyio", "asyncio", "aiohttp", "kr8s", "loguru")
 

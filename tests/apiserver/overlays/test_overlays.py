@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_an_overlay_is_applied_and_the_second_time_changes_nothing(plane: Contro
     assert len(said) == len(items)
     assert [line for line in said if not line.endswith(" created")] == []
     for crd in (item for item in items if item["kind"] == "CustomResourceDefinition"):
-        wait_until(lambda crd=crd: stored(plane, crd))
+        wait_until(partial(stored, plane, crd))
 
     first = versions(plane, path)
     assert len(first) == len(items), "two of the same kind and name"
