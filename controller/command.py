@@ -2,7 +2,7 @@
 
 Called by ``__main__``. A verb is a class of settings and a composition root, which is imported only once it
 is needed. Who asks for help or the version, and nothing else, gets a text that is there already: the classes
-of settings alone cost 0.3 s of CPU.
+of settings alone cost some 0.3 s of CPU.
 """
 
 import contextlib

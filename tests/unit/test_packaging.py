@@ -53,10 +53,17 @@ def build(source: Path, target: Path) -> list[Path]:
 
 def checkout(target: Path) -> Path:
     """The files that a build may look at, as if checked out just now, and others that lie about."""
-    shutil.copytree(ROOT / "controller", target / "controller")
+    # Bytecode is being written there while this copies.
+    shutil.copytree(ROOT / "controller", target / "controller", ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copy(ROOT / name, target / name)
-    for name in (".venv-3.99/lib/a.py", "dist/b.whl", "tests/test_a.py", "notes.txt"):
+    for name in (
+        "controller/__pycache__/a.pyc",
+        ".venv-3.99/lib/a.py",
+        "dist/b.whl",
+        "tests/c.py",
+        "notes.txt",
+    ):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).touch()
     for path in target.rglob("*"):
