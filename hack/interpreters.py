@@ -1,0 +1,75 @@
+"""Which Pythons the tests are to run on, and where this machine has them.
+
+Called by ``hack/test``. Two are promised: the oldest that the package accepts, and the one of the image. The
+environment of ``hack/test`` has one of them, as a rule; here the other is looked for. Nothing is fetched: a
+machine that lacks it leaves the tests on it out, and ``hack/test`` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import bootstrap
+
+ROOT = bootstrap.ROOT
+IMAGE = re.compile(r"^FROM python:(3\.\d+)", re.MULTILINE)
+
+
+def promised() -> list[str]:
+    """The minors, such as 3.11, oldest first."""
+    oldest = ".".join(map(str, bootstrap.OLDEST))
+    versions = {oldest, *IMAGE.findall((ROOT / "Dockerfile").read_text())}
+    return sorted(versions, key=lambda version: int(version.split(".")[1]))
+
+
+def others() -> list[str]:
+    """The promised ones that this process does not run on."""
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return [version for version in promised() if version != running]
+
+
+def find(version: str) -> str | None:
+    """The path of a Python of this minor that can make virtual environments; None if there is none."""
+    probe = f"import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
+    for candidate in _candidates(version):
+        done = subprocess.run([candidate, "-E", "-c", probe], check=False, capture_output=True)
+        if done.returncode == 0:
+            return candidate
+    return None
+
+
+def environment(version: str) -> Path:
+    """Where the environment of this minor is, beside that of ``hack/test``."""
+    return ROOT / f".venv-{version}"
+
+
+def prepare(version: str) -> None:
+    """Makes the environment of a minor that was found, unless it is there."""
+    bootstrap.prepare(environment(version), lambda: find(version) or "")
+
+
+def _candidates(version: str) -> Iterator[str]:
+    """By name on PATH, then where pyenv and uv keep theirs, newest patch first; not all of them run."""
+    own = {str(Path(sys.prefix) / "bin"), str(environment(version) / "bin")}
+    path = os.pathsep.join(entry for entry in os.get_exec_path() if entry not in own)
+    named = shutil.which(f"python{version}", path=path)
+    if named is not None:
+        yield named
+    home = Path.home()
+    kept = [
+        *Path(os.environ.get("PYENV_ROOT", home / ".pyenv")).glob(
+            f"versions/{version}.*/bin/python{version}"
+        ),
+        *(home / ".local/share/uv/python").glob(f"cpython-{version}.*/bin/python{version}"),
+    ]
+    yield from map(str, sorted(kept, key=_patch, reverse=True))
+
+
+def _patch(path: Path) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", path.parent.parent.name)))[:3]
