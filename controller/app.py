@@ -12,7 +12,6 @@ import anyio
 from loguru import logger
 
 from controller.binder.backlog import Backlog
-from controller.binder.census import Sources
 from controller.binder.crd import SchemaCheck
 from controller.binder.metrics import BinderMetrics
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
@@ -211,8 +210,7 @@ def _manager(
     gpus = SharedGPUs(reservations, usage, group_queue.add)
     pipeline = Pipeline(client, plugins, gpus, changes, metrics.measures)
     backlog = Backlog()
-    counts = Counts(metrics.measures, backlog.age_s)
-    teller = Teller(client, caches.requests, recorder, backoff, counts)
+    teller = Teller(client, caches.requests, recorder, backoff, Counts(metrics.measures, backlog.age_s))
     reconciler = BindRequestReconciler(client, caches, pipeline, teller)
     queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics)
     binding = _controller("bindrequest", reconciler, queue, settings, metrics)
@@ -220,22 +218,17 @@ def _manager(
 
     if lease is not None:
         client.fence(lease.left_s)
+    image = (reservations.pods.image,) if _sharing(plugins) else ()
     manager = Manager(
         ManagerOptions(
             caches=caches.all(),
             controllers=(binding, releasing),
             recorder=recorder,
-            services=(
-                changes,
-                SchemaCheck(client),
-                *((reservations.pods.image,) if _sharing(plugins) else ()),
-            ),
+            services=(changes, SchemaCheck(client), *image),
             lease=lease,
         )
     )
-    metrics.census.sources = Sources(
-        leads=manager.works, backlog=backlog, measures=metrics.measures, ledger=ledger
-    )
+    metrics.count(manager.works, backlog, ledger)
     return manager
 
 
