@@ -1,7 +1,8 @@
 """Finds or builds the programs of the control plane; everything is built once and kept in the user's cache.
 
-Called by ``ControlPlane.start``, ``python -m controlplane`` and by ``promql``, whose engine is built likewise. Invariant: a folder of the cache that carries
-its final name is complete, because it is filled under another name and then renamed.
+Called by ``ControlPlane.start``, ``python -m controlplane`` and ``promql``, whose engine is built likewise.
+Invariant: a folder of the cache that carries its final name is complete, because it is filled under another
+name and then renamed.
 """
 
 from __future__ import annotations

@@ -125,9 +125,7 @@ class Result:
 
     def firing(self, at_s: float | None = None) -> set[str]:
         """Names of the alerts that fired, at any moment or at this one."""
-        return {
-            alert.name for alert in self.alerts if alert.state == "firing" and at_s in (None, alert.at_s)
-        }
+        return {alert.name for alert in self.alerts if alert.state == "firing" and at_s in (None, alert.at_s)}
 
 
 def component() -> Component:
