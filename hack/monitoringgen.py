@@ -23,7 +23,7 @@ PANELS = HACK / "dashboard.yaml"
 RULE = HACK.parent / "config/prometheus/prometheus_rule.yaml"
 PLAIN = HACK.parent / "config/prometheus/plain/rules.yaml"
 DASHBOARD = HACK.parent / "config/grafana/kai-binder.json"
-HEAD = "# Written by hack/monitoring from ../prometheus_rule.yaml, for rule_files of a Prometheus: do not edit.\n"
+HEAD = "# For rule_files of a Prometheus. Written by hack/monitoring from ../prometheus_rule.yaml.\n"
 
 _WIDTH, _HEIGHT = 8, 8
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}

@@ -65,6 +65,11 @@ class Census(Collector):
         self.sources: Sources | None = None
         self._clock = clock
 
+    @staticmethod
+    def labels_of(name: str) -> tuple[str, ...]:
+        """The labels of a family, which a family without values does not tell."""
+        return _TEXTS[name.removeprefix(PREFIX)][1]
+
     def describe(self) -> Iterable[Metric]:
         """Every family, without values: the registry asks for their names."""
         return [self._family(name, ()) for name in _TEXTS]
