@@ -11,15 +11,17 @@ from uuid import uuid4
 import anyio
 from loguru import logger
 
+from controller.binder.backlog import Backlog
 from controller.binder.crd import SchemaCheck
+from controller.binder.metrics import BinderMetrics
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline, SharedGPUs
 from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
-from controller.binder.telling import Teller
+from controller.binder.telling import Counts, Teller
 from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.planning import plan
-from controller.plugins import registry, shape
+from controller.plugins import registry
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.nvfractions import NvFractions
 from controller.plugins.registry import PlannedPlugin
@@ -29,6 +31,7 @@ from controller.reservation.groups import (
     groups_of_changed_reservation,
 )
 from controller.reservation.image import outlook_of, own_pod
+from controller.reservation.ledger import Ledger
 from controller.reservation.manifest import OwnPod, ReservationOptions
 from controller.reservation.members import (
     GROUP_INDEX,
@@ -142,8 +145,7 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
     sharing = sharing_problem(settings, plugins)
     if sharing is not None:
         logger.bind(problem=sharing).error("GPUs cannot be shared")
-    metrics = Metrics()
-    shape.show(metrics.registry, plugins)  # for the webhook, which has to prepare pods for the same ones
+    metrics = BinderMetrics(plugins)
     manager: Manager | None = None  # the endpoints answer before there is one
 
     def ready() -> str | None:
@@ -167,10 +169,10 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
         beside.cancel_scope.cancel()
 
 
-async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> Client | None:
+async def _connect(settings: Settings, metrics: BinderMetrics, stop: anyio.Event) -> Client | None:
     """Waits for the API server, however long it takes; None if it was told to stop before."""
     options = ClientOptions(
-        kubeconfig=settings.kubeconfig, qps=settings.qps, burst=settings.burst, observe=metrics.request
+        kubeconfig=settings.kubeconfig, qps=settings.qps, burst=settings.burst, observe=metrics.observe
     )
     client: Client | None = None
     async with anyio.create_task_group() as tasks:
@@ -186,7 +188,7 @@ async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> C
 
 
 def _manager(
-    settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, metrics: Metrics
+    settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, metrics: BinderMetrics
 ) -> Manager:
     lease = _lease(settings, client, metrics) if settings.leader_elect else None
     caches = _caches(settings, plugins, client, lease)
@@ -200,33 +202,34 @@ def _manager(
     group_queue: WorkQueue[str] = _queue("gpugroup", backoff, metrics)
     group_reconciler = GroupReconciler(client, groups, reservations, usage, recorder)
     releasing = _controller("gpugroup", group_reconciler, group_queue, settings, metrics)
-    releasing.watch(caches.requests, groups_of_changed_request)
-    releasing.watch(caches.pods, group_reconciler.groups_of_changed_pod)
-    releasing.watch(caches.reservations, groups_of_changed_reservation)
+    ledger = Ledger(groups, reservations.members, usage)
+    releasing.watch(caches.requests, ledger.noting(groups_of_changed_request))
+    releasing.watch(caches.pods, ledger.noting(group_reconciler.groups_of_changed_pod))
+    releasing.watch(caches.reservations, ledger.noting(groups_of_changed_reservation))
 
     gpus = SharedGPUs(reservations, usage, group_queue.add)
-    pipeline = Pipeline(client, plugins, gpus, changes)
-    teller = Teller(client, caches.requests, recorder, backoff)
+    pipeline = Pipeline(client, plugins, gpus, changes, metrics.measures)
+    backlog = Backlog()
+    teller = Teller(client, caches.requests, recorder, backoff, Counts(metrics.measures, backlog.age_s))
     reconciler = BindRequestReconciler(client, caches, pipeline, teller)
     queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics)
     binding = _controller("bindrequest", reconciler, queue, settings, metrics)
-    binding.watch(caches.requests, keys_to_bind)
+    binding.watch(caches.requests, backlog.noting(keys_to_bind))
 
     if lease is not None:
         client.fence(lease.left_s)
-    return Manager(
+    image = (reservations.pods.image,) if _sharing(plugins) else ()
+    manager = Manager(
         ManagerOptions(
             caches=caches.all(),
             controllers=(binding, releasing),
             recorder=recorder,
-            services=(
-                changes,
-                SchemaCheck(client),
-                *((reservations.pods.image,) if _sharing(plugins) else ()),
-            ),
+            services=(changes, SchemaCheck(client), *image),
             lease=lease,
         )
     )
+    metrics.count(manager.works, backlog, ledger)
+    return manager
 
 
 def _caches(

@@ -8,18 +8,18 @@ node is never undone. An attempt that the server was not there for says nothing 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import anyio
 from loguru import logger
 
 from controller.binder.assignment import Assignment, Wish
 from controller.binder.chain import Chain, Stop
+from controller.binder.measures import UNDO, AttemptClock, Measures
 from controller.binder.steps import Step
 from controller.binder.undo import Undo
-from controller.binder.waits import Guarded, Waits
+from controller.binder.waits import Caller, Guarded, Waits
 from controller.kai.names import PODS
-from controller.kai.outcome import Ending, Failed, Interrupted, Outcome, Ready, WaitEndedError, failed_by
+from controller.kai.outcome import Ending, Failed, Interrupted, Ready, WaitEndedError, failed_by
 from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
@@ -31,24 +31,6 @@ from controller.reservation.usage import Usage
 from controller.runtime import errors
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
-from controller.runtime.slots import Slot
-
-
-class Caller(Protocol):
-    """On whose behalf an attempt runs: one request, as it is now."""
-
-    @property
-    def slot(self) -> Slot:
-        """Given back during waits."""
-
-    def obsolete(self) -> Failed | None:
-        """Why the request is not to be bound any more, from what is known without asking the server."""
-
-    def is_final(self, failure: Failed) -> bool:
-        """Whether no further attempt follows one that failed so."""
-
-    async def show_waiting(self, step: str, what: str, outcomes: Mapping[str, Outcome]) -> None:
-        """Told of a long wait: condition type, what for, and the outcomes so far. Does not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +52,12 @@ class Pipeline:
     """The steps of a bind, the same for all requests."""
 
     def __init__(
-        self, client: Client, plan: Iterable[PlannedPlugin], gpus: SharedGPUs, changes: Changes
+        self,
+        client: Client,
+        plan: Iterable[PlannedPlugin],
+        gpus: SharedGPUs,
+        changes: Changes,
+        measures: Measures,
     ) -> None:
         """Makes the plugins.
 
@@ -79,6 +66,7 @@ class Pipeline:
             plan: The plugins in their order.
             gpus: The GPU groups.
             changes: Tells of the objects that an attempt waits for.
+            measures: Where the time of attempts is recorded.
 
         Raises:
             PluginConfigError: A plugin cannot be made.
@@ -86,6 +74,7 @@ class Pipeline:
         self.client = client
         self.gpus = gpus
         self.changes = changes
+        self.measures = measures
         self.assignment = Assignment(client)
         self.undoing = Undo(client, self.assignment)
         self.steps = tuple(
@@ -138,12 +127,14 @@ class Pipeline:
             ending: Ending | Interrupted
             async with anyio.create_task_group() as tasks:
                 guarded = Guarded(request, pod, node, caller.obsolete)
-                waits = Waits(caller.slot, tasks, caller.show_waiting, self.changes, guarded)
+                clock = AttemptClock(self.measures)
+                waits = Waits(caller, tasks, self.changes, guarded, clock)
                 context = BindContext(
                     request=request, pod=pod, node=node, waiting=waits.waiting, changes=self.changes
                 )
                 # It does not raise: the task group would wrap that.
                 ending = await work(_Attempt(self, context, waits, caller))
+                clock.stop(waits.outcomes)
             return ending
 
 
@@ -304,6 +295,7 @@ class _Attempt:
 
     async def _undo(self, step: str, failure: Failed) -> Ending:
         self._waits.may_end = False
+        self._waits.clock.enter(UNDO)
         context = replace(self._context, final=self._caller.is_final(failure))
         failure = await self._pipeline.undoing.undo(context, self._chain, failure)
         return self._ending(Stop(step, failure))

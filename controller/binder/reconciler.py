@@ -229,6 +229,7 @@ class BindRequestReconciler:
             self._interruptions.pop(key, None)
             self._keep(work, pod, ending.verdict)
             return await self._teller.tell(work.item, work.request, pod, ending, work.slot)
+        self._teller.interrupted(ending.error)
         self._interruptions[key] = self._interruptions.get(key, 0) + 1
         if self._interruptions[key] >= _SHOWN_AFTER:
             error = ending.error

@@ -186,9 +186,10 @@ class Members:
 
     def is_user(self, pod: Object, group: str) -> bool:
         """Whether a pod lives on some node and has a share of this group's GPU there."""
-        return group in groups_used(pod, self._requests_for(pod), self.options.scheduler_name)
+        return group in groups_used(pod, self.requests_for(pod), self.options.scheduler_name)
 
-    def _requests_for(self, pod: Object) -> list[Object]:
+    def requests_for(self, pod: Object) -> list[Object]:
+        """The requests that were made for a pod."""
         metadata = pod["metadata"]
         found = self._caches.requests.by_index(POD_INDEX, pod_key(metadata["namespace"], metadata["name"]))
         return [item for item in found if is_owner(item, pod)]

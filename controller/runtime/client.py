@@ -33,14 +33,14 @@ class ClientOptions:
         qps: Requests a second for each kind, on average; not positive means no limit.
         burst: Requests for each kind that may go out at once.
         deadline_s: Seconds after which a request has failed, the wait for its turn included.
-        observe: Called for each answer with method, HTTP status (`<error>` if there was none) and host.
+        observe: Called for each answer with the request, HTTP status (`<error>` if there was none) and host.
     """
 
     kubeconfig: str = ""
     qps: float = 50.0
     burst: int = 300
     deadline_s: float = 30.0
-    observe: Callable[[str, str, str], None] | None = None
+    observe: Callable[[Call, str, str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _LEAST_S = 0.05
 _MARGIN_S = 1.0
 _QUOTA_S, _QUOTA_MAX_S = 0.05, 1.0
 
-Observe = Callable[[str, str, str], None]
+Observe = Callable[[Call, str, str], None]
 
 
 @dataclass(slots=True)
@@ -75,7 +75,8 @@ class Sender:
             door: The way to the server.
             limits: How hard it may be pressed.
             deadline_s: Seconds that a request may take, the wait for the rate limit included.
-            observe: Called for each answer with method, HTTP status (`<error>` if there was none) and host.
+            observe: Called for each answer with the request, HTTP status (`<error>` if there was none) and
+                host.
         """
         self._door = door
         self._limits = limits
@@ -162,7 +163,7 @@ class Sender:
                 await self._door.distrust(trial.sent_s)
             raise self._unanswered(call, sentence(error), _BrokenError) from error
         if self._observe is not None:
-            self._observe(call.method, str(response.status_code), self._door.host)
+            self._observe(call, str(response.status_code), self._door.host)
         if failed is not None:
             raise failed
         return response
@@ -205,7 +206,7 @@ class Sender:
         self, call: Call, text: str, error: type[errors.NoAnswerError] = errors.NoAnswerError
     ) -> errors.NoAnswerError:
         if self._observe is not None:
-            self._observe(call.method, "<error>", self._door.host)
+            self._observe(call, "<error>", self._door.host)
         through = f" (through the proxy {self._door.proxy})" if self._door.proxy else ""
         return error(str(call), text + through)
 
