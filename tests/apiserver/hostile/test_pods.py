@@ -165,6 +165,27 @@ def test_a_pod_that_its_finalizer_keeps_holds_no_gpu(tenant: Tenant, victim: Sha
     tenant.let_go(f"{tenant.pods}/a")
 
 
+def test_many_requests_for_a_group_whose_pods_no_cache_has(
+    tenant: Tenant, victim: Sharing, proxy: Proxy
+) -> None:
+    """A limit: they keep the GPU reserved. But all are looked at by one list, not each by a request."""
+    node, group, count = victim.node(), victim.group(), 12
+    victim.share("a", node, group)
+    victim.wait_for("a", "Succeeded")
+    for number in range(count):
+        pod = tenant.pod(f"p-{number}", schedulerName="another", nodeName=node)
+        tenant.ask_share(f"p-{number}", node, group, owner=pod)
+    tenant.wait_for_all(count)
+    looks = f"^/api/v1/namespaces/{tenant.namespace}/pods/p-"
+    before = proxy.count("GET", looks)
+    victim.delete_pod("a")
+    wait_until(lambda: proxy.count("GET", f"^/api/v1/namespaces/{tenant.namespace}/pods$"))
+    assert victim.reservation(group)
+    assert proxy.count("GET", looks) == before
+    tenant.plane.request("DELETE", tenant.requests)
+    victim.wait_until_freed(group)
+
+
 # Texts that make work.
 
 
