@@ -14,7 +14,7 @@ from controlplane import ControlPlane
 from controller.runtime.client import Object
 from tests.audit import answered
 from tests.binder import Binders
-from tests.claims import Claims, brings, extended, prepared, uses
+from tests.claims import GPU, Claims, brings, extended, prepared, uses
 from tests.cluster import ROOT, prepared_plane
 from tests.features import BINDING_CONDITIONS, EXTENDED_RESOURCES, skip_without
 from tests.polling import wait_until
@@ -27,6 +27,7 @@ Right = tuple[str, str, str, str]
 
 NAMESPACE, ACCOUNT = "kai-scheduler", "binder"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+GPUS = {GPU: "1"}
 GUARD = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement"
 ASKED_BY_THE_SERVER: frozenset[Right] = frozenset(
     {
@@ -182,10 +183,12 @@ def device_claims(cluster: Sharing) -> None:
     wait_until(lambda: "DynamicResources" in cluster.conditions("waits"), within_s=30)
     claims.report(node, "example.com/attached")
     cluster.wait_for("waits", "Succeeded", within_s=30)
-    cluster.ask("more", node, owner=cluster.pod("more"), extendedResourceClaimAllocation=extended(node))
+    cluster.ask(
+        "more", node, owner=cluster.pod("more", limits=GPUS), extendedResourceClaimAllocation=extended(node)
+    )
     cluster.wait_for("more", "Succeeded", within_s=30)
     with cluster.bindings_denied():
-        taken_back = cluster.pod("back")
+        taken_back = cluster.pod("back", limits=GPUS)
         cluster.ask("back", node, owner=taken_back, extendedResourceClaimAllocation=extended(node, "gpu-7"))
         cluster.wait_for("back", "Failed", within_s=30)
 
@@ -221,7 +224,9 @@ def test_a_claim_that_its_pod_owns_needs_a_right_on_finalizers(
     try:
         binders.start()
         node = cluster.node()
-        cluster.ask("a", node, owner=cluster.pod("a"), extendedResourceClaimAllocation=extended(node))
+        cluster.ask(
+            "a", node, owner=cluster.pod("a", limits=GPUS), extendedResourceClaimAllocation=extended(node)
+        )
         reason = cluster.wait_for("a", "Failed", within_s=30)["reason"]
         assert "Forbidden" in reason
         assert "finalizers" in reason

@@ -43,12 +43,12 @@ def test_pods_that_are_large(
 ) -> None:
     """A page of a list has 500 objects, and each may have 256 KiB of annotations, or 1.5 MB in all."""
     notes = {"example.com/notes": "x" * 250_000}
-    for number in range(60):
+    for number in range(40):
         tenant.plane.request("POST", tenant.pods, pod(f"p-{number}", annotations=notes))
     victim.pod_and_request("a", victim.node())
     token = json.loads(binder_kubeconfig.read_text())["users"][0]["user"]["token"]
-    binder = binders.start(kubeconfig=proxy.kubeconfig(token))
-    victim.wait_for("a", "Succeeded", within_s=30)
+    binder = binders.start(kubeconfig=proxy.kubeconfig(token), ready=False)
+    victim.wait_for("a", "Succeeded", within_s=90)
     limits = [
         int(call.query["limit"])
         for call in proxy.calls
