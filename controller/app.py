@@ -52,11 +52,13 @@ from controller.runtime.manager import Manager, ManagerOptions
 from controller.runtime.metrics import Metrics
 from controller.runtime.reconcile import Controller, Reconciler
 from controller.runtime.reporting import EventRecorder
-from controller.runtime.workqueue import Backoff, WorkQueue
+from controller.runtime.workqueue import Backoff, Lanes, WorkQueue
 from controller.setting_types import PLACEHOLDER_IMAGE, image_problem
 from controller.settings import Settings, SettingsError
 
 NAME = "The binder"
+MOST_OF_A_NAMESPACE = 1000
+"""Requests of one namespace that are worked on at a time, most of which wait: each takes some 70 KiB."""
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -212,7 +214,8 @@ def _manager(
     backlog = Backlog()
     teller = Teller(client, caches.requests, recorder, backoff, Counts(metrics.measures, backlog.age_s))
     reconciler = BindRequestReconciler(client, caches, pipeline, teller)
-    queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics)
+    lanes: Lanes[Key] = Lanes(lambda key: key[0], MOST_OF_A_NAMESPACE)
+    queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics, lanes)
     binding = _controller("bindrequest", reconciler, queue, settings, metrics)
     binding.watch(caches.requests, backlog.noting(keys_to_bind))
 
@@ -287,9 +290,9 @@ def _reservation_options(settings: Settings) -> ReservationOptions:
     )
 
 
-def _queue(name: str, backoff: Backoff, metrics: Metrics) -> WorkQueue[Any]:
+def _queue(name: str, backoff: Backoff, metrics: Metrics, lanes: Lanes[Any] | None = None) -> WorkQueue[Any]:
     observer = metrics.queue(name)
-    queue: WorkQueue[Any] = WorkQueue(backoff, observer)
+    queue: WorkQueue[Any] = WorkQueue(backoff, observer, lanes)
     observer.track(queue.work_s)
     return queue
 

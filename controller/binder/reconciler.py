@@ -90,6 +90,8 @@ class BindRequestReconciler:
         """
         await self._undo_kept(key, slot)
         item = self._caches.requests.get(key[1], key[0])
+        if item is not None and is_cut(item) and not is_over(item):
+            item = await self._read_whole(item)
         if item is None or is_over(item):
             self._interruptions.pop(key, None)
             return Result()
@@ -116,6 +118,15 @@ class BindRequestReconciler:
                 failure = Failed(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
                 ending = Ending(work.order, {}, failure)
             return await self._tell(work, pod, ending)
+
+    async def _read_whole(self, item: Object) -> Object | None:
+        """A request that is too large to be kept in the cache; None if it is gone, perhaps made anew."""
+        metadata = item["metadata"]
+        try:
+            whole = await self._client.get(BIND_REQUESTS, metadata["name"], metadata["namespace"])
+        except errors.NotFoundError:
+            return None
+        return whole if whole["metadata"]["uid"] == metadata["uid"] else None
 
     def _order(self, request: BindRequest) -> tuple[str, ...]:
         return self._pipeline.order(is_fraction=request.is_fraction)

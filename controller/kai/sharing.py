@@ -25,7 +25,7 @@ from controller.kai.names import (
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name
 from controller.kai.reasons import Reason
-from controller.kai.request import BindRequest
+from controller.kai.request import MOST_GROUPS, BindRequest
 from controller.runtime.client import Object
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -81,7 +81,10 @@ def groups_of_pod(pod: Object) -> frozenset[str]:
 
 
 def groups_of_request(item: Object) -> frozenset[str]:
-    """The groups that a BindRequest for shares of GPUs names; it may be malformed otherwise."""
+    """The groups that a BindRequest for shares of GPUs names; it may be malformed otherwise.
+
+    None if there are more than any request may name: it is refused, and needs none.
+    """
     spec = item.get("spec")
     if not isinstance(spec, dict) or spec.get("receivedResourceType") != FRACTION:
         return frozenset()
@@ -90,6 +93,8 @@ def groups_of_request(item: Object) -> frozenset[str]:
         groups = [group.get("id") for group in newer if isinstance(group, dict)]
     else:
         groups = older if isinstance(older, list) else []
+    if len(groups) > MOST_GROUPS:
+        return frozenset()
     return frozenset(group for group in groups if isinstance(group, str) and group)
 
 

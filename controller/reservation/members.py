@@ -5,7 +5,9 @@ has a share if it is on the node of the reservation and a request gave it one, o
 one and no request says otherwise. What the caches show is only a reason to look; live looks decide.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from controller.kai import fractions
@@ -37,6 +39,7 @@ GROUP_INDEX = "group"
 POD_INDEX = "pod"
 NODE_INDEX = "node"
 
+_READ_ONE_BY_ONE = 4
 _SHARE_ANNOTATIONS = (GPU_FRACTION, GPU_MEMORY, CONFIG_MAP_PREFIX)
 
 
@@ -239,17 +242,38 @@ class Members:
             page = await self._client.list_all(PODS, query)
             if any(node_of(pod) in names and self.is_user(pod, group) for pod in page.items):
                 return True
-        for item in self.requests(group):
-            if not _has_succeeded(item):
-                continue
-            metadata, name = item["metadata"], (item.get("spec") or {}).get("podName")
-            try:
-                pod = await self._client.get(PODS, str(name), metadata["namespace"])
-            except errors.NotFoundError:
-                continue
-            if is_owner(item, pod) and not is_finished(pod):
+        by_namespace: defaultdict[str, list[Object]] = defaultdict(list)
+        for item in filter(_has_succeeded, self.requests(group)):
+            by_namespace[item["metadata"]["namespace"]].append(item)
+        for namespace, items in by_namespace.items():
+            pods = await self._pods_of(items, namespace)
+            if any(is_owner(item, pod) and not is_finished(pod) for item, pod in pods):
                 return True
         return False
+
+    async def _pods_of(self, items: list[Object], namespace: str) -> list[tuple[Object, Object]]:
+        """Those of these requests, all of one namespace, whose pods a live look shows, each with its pod.
+
+        How many there are is for whoever makes requests to say: it costs no more than a list.
+        """
+        found: dict[str, Object] = {}
+        names = [str((item.get("spec") or {}).get("podName")) for item in items]
+        if len(items) <= _READ_ONE_BY_ONE:
+            for name in names:
+                with suppress(errors.NotFoundError):
+                    found[name] = await self._client.get(PODS, name, namespace)
+        else:
+            wanted = frozenset(names)
+
+            def keep(pod: Object) -> Object | None:
+                metadata, status = pod["metadata"], pod.get("status") or {}
+                kept = {name: metadata[name] for name in ("name", "uid")}
+                small: Object = {"metadata": kept, "status": {"phase": status.get("phase")}}
+                return small if metadata["name"] in wanted else None
+
+            listed = await self._client.list_all(PODS, namespace=namespace, keep=keep)
+            found = {pod["metadata"]["name"]: pod for pod in listed.items}
+        return [(item, found[name]) for item, name in zip(items, names, strict=True) if name in found]
 
     async def find(self, group: str) -> Object | None:
         """The living reservation pod of a group that its users go by, if there is one."""

@@ -16,6 +16,7 @@ from controller.runtime import errors
 from controller.runtime.calls import Call, Object, Patch, Resource
 from controller.runtime.door import Door
 from controller.runtime.kubeconfig import CredentialsError
+from controller.runtime.parsing import loads
 from controller.runtime.ratelimit import RateLimits
 from controller.runtime.sending import Sender
 
@@ -161,7 +162,7 @@ class Client:
             params: The API's own query parameters, such as `labelSelector`.
             namespace: Only this one; None means all.
             keep: What is to be kept of each object, or None; so that a page can be forgotten once it is read.
-            page_size: Objects in one answer.
+            page_size: Objects in one answer; fewer where they are large.
             on_page: Called for each page.
         """
         while True:
@@ -169,7 +170,7 @@ class Client:
             kept: list[Object] = []
             try:
                 while True:
-                    page = await self.list_page(resource, wanted, namespace)
+                    page = await self._page_that_fits(resource, wanted, namespace)
                     on_page()
                     kept += (found for item in page.get("items") or () if (found := keep(item)) is not None)
                     token = page["metadata"].get("continue")
@@ -179,6 +180,19 @@ class Client:
             except errors.GoneError:
                 if "continue" not in wanted:
                     raise  # else the rest of this list is compacted away: only a new one helps
+
+    async def _page_that_fits(
+        self, resource: Resource, wanted: dict[str, str], namespace: str | None
+    ) -> Object:
+        """A page of as many objects as `wanted` says; lowers that until they can be taken in."""
+        while True:
+            try:
+                return await self.list_page(resource, wanted, namespace)
+            except errors.TooLargeError:
+                size = int(wanted["limit"])
+                if size == 1:
+                    raise
+                wanted["limit"] = str(max(1, size // 4))
 
     async def create(
         self,
@@ -275,7 +289,7 @@ class Client:
     async def _request(self, call: Call) -> Object:
         response = await self._sender.request(call)
         try:
-            answer: Object = orjson.loads(response.content)
-        except orjson.JSONDecodeError as error:
+            answer: Object = loads(response.content)
+        except ValueError as error:
             raise errors.NoAnswerError(str(call), f"the answer is no JSON: {error}") from error
         return answer

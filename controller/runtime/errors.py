@@ -40,6 +40,12 @@ class NoAnswerError(ApiError):
     transient = True
 
 
+class TooLargeError(ApiError):
+    """The page of a list is larger than is taken into memory at a time: fewer objects must be asked for."""
+
+    transient = True
+
+
 class NotSentError(ApiError):
     """The request was never sent: its turn in the rate limit would have come after its deadline."""
 

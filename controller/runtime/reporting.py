@@ -18,6 +18,7 @@ from loguru import logger
 
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
+from controller.runtime.texts import visible
 
 EVENTS = Resource("v1", "events")
 EVENT_MESSAGE_LIMIT = 1024
@@ -35,8 +36,8 @@ def rfc3339(moment: datetime) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text in at most `limit` bytes of UTF-8, with an ellipsis where it was longer."""
-    encoded = text.encode(errors="replace")  # half a surrogate pair, e.g. of a file name
+    """The text, made visible, in at most `limit` bytes of UTF-8, with an ellipsis where it was longer."""
+    encoded = visible(text).encode()
     if len(encoded) <= limit:
         return encoded.decode()
     return encoded[: limit - 3].decode(errors="ignore") + "…"

@@ -23,7 +23,7 @@ from controller.runtime import errors
 from controller.runtime.calls import Call
 from controller.runtime.door import Door
 from controller.runtime.ratelimit import RateLimits
-from controller.runtime.session import CertificateError, Response
+from controller.runtime.session import CertificateError, OversizedError, Response
 
 BROKEN = (aiohttp.ClientError, OSError)
 """How a way to the server breaks; a time-out is an OSError as well."""
@@ -158,6 +158,8 @@ class Sender:
             raise self._unanswered(call, f"no answer within {left_s:.3g} s") from error
         except CertificateError as error:
             raise self._unanswered(call, sentence(error), _UntrustedError) from error
+        except OversizedError as error:
+            raise errors.TooLargeError(str(call), str(error)) from error
         except BROKEN as error:
             if getattr(error, "errno", None) == errno.ETIMEDOUT:
                 await self._door.distrust(trial.sent_s)

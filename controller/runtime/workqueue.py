@@ -1,13 +1,15 @@
 """The queue between watches and workers; it knows only hashable keys.
 
-Three promises: a key that is added many times is worked on once; a key is never with two workers at a time,
+Four promises: a key that is added many times is worked on once; a key is never with two workers at a time,
 and what is added meanwhile is worked on afterwards; a delayed key waits its time, unless it is added for at
-once, which takes the place of the delay.
+once, which takes the place of the delay; keys of different lanes take turns, so that one in which a million
+keys are ready holds up no other, and none has more than its share with workers, those that wait included.
 """
 
 import heapq
-from collections import deque
-from collections.abc import Hashable
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -57,13 +59,40 @@ class _Delayed(Generic[K]):
     key: K = field(compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes(Generic[K]):
+    """How keys share the workers.
+
+    Attributes:
+        of: The lane of a key.
+        most: Keys of one lane that may be with workers at a time.
+    """
+
+    of: Callable[[K], Hashable]
+    most: int
+
+
 class WorkQueue(Generic[K]):
     """Keys to be worked on, each once; see the module's promises."""
 
-    def __init__(self, backoff: Backoff, observer: QueueObserver | None = None) -> None:
+    def __init__(
+        self, backoff: Backoff, observer: QueueObserver | None = None, lanes: Lanes[K] | None = None
+    ) -> None:
+        """Makes an empty one.
+
+        Args:
+            backoff: Delays of keys that failed.
+            observer: Told of what happens.
+            lanes: How keys share the workers; None: they come in the order in which they were ready.
+        """
         self._backoff = backoff
         self._observer = observer
-        self._ready: deque[tuple[K, float]] = deque()  # with the time from when on
+        self._lanes = lanes or Lanes(lambda _: None, sys.maxsize)
+        # By lane, with the time from when on; whose turn it is comes first, full lanes stand apart.
+        self._ready: OrderedDict[Hashable, deque[tuple[K, float]]] = OrderedDict()
+        self._full: dict[Hashable, deque[tuple[K, float]]] = {}
+        self._lane_working: Counter[Hashable] = Counter()
+        self._waiting = 0
         self._added_s: dict[K, float] = {}  # keys that are ready, or come again once their worker is done
         self._working_s: dict[K, float] = {}
         self._delayed: list[_Delayed[K]] = []
@@ -73,7 +102,7 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return self._waiting
 
     @property
     def working(self) -> int:
@@ -156,18 +185,22 @@ class WorkQueue(Generic[K]):
         """Gives a key that is ready to the caller, who must call `done` with it; None if there is none."""
         if self._closed or not self._ready:
             return None
-        key, _ = self._ready.popleft()
+        lane, line = self._ready.popitem(last=False)
+        key, _ = line.popleft()
+        self._waiting -= 1
+        self._lane_working[lane] += 1
+        self._put_in_line(lane, line)
         now = anyio.current_time()
         self._working_s[key] = now
         added_s = self._added_s.pop(key)
         if self._observer is not None:
-            self._observer.depth(len(self._ready))
+            self._observer.depth(self._waiting)
             self._observer.waited(now - added_s)
         return key
 
     def ready_since_s(self) -> float | None:
-        """Since when there has been a key that is ready; None if there is none."""
-        return self._ready[0][1] if self._ready else None
+        """Since when there has been a key that could be taken; None if there is none."""
+        return min((line[0][1] for line in self._ready.values()), default=None)
 
     def done(self, key: K, *, waited_s: float = 0.0) -> None:
         """Ends the caller's work on the key; if it was added meanwhile, it is ready again.
@@ -179,6 +212,13 @@ class WorkQueue(Generic[K]):
         since_s = self._working_s.pop(key)
         if self._observer is not None:
             self._observer.worked(anyio.current_time() - since_s - waited_s)
+        lane = self._lanes.of(key)
+        self._lane_working[lane] -= 1
+        if not self._lane_working[lane]:
+            del self._lane_working[lane]
+        if lane in self._full:
+            self._put_in_line(lane, self._full.pop(lane))
+            self._wake()
         if key in self._added_s and not self._closed:
             self._push(key)
 
@@ -188,10 +228,25 @@ class WorkQueue(Generic[K]):
         self._wake()
 
     def _push(self, key: K) -> None:
-        self._ready.append((key, anyio.current_time()))
+        lane = self._lanes.of(key)
+        line = self._full.get(lane) or self._ready.get(lane)
+        self._waiting += 1
+        if line is not None:
+            line.append((key, anyio.current_time()))
+        else:
+            self._put_in_line(lane, deque([(key, anyio.current_time())]))
         if self._observer is not None:
-            self._observer.depth(len(self._ready))
+            self._observer.depth(self._waiting)
         self._wake()
+
+    def _put_in_line(self, lane: Hashable, line: deque[tuple[K, float]]) -> None:
+        """Has a lane wait for its turn, or until it may have one."""
+        if not line:
+            return
+        if self._lane_working[lane] < self._lanes.most:
+            self._ready[lane] = line
+        else:
+            self._full[lane] = line
 
     def _promote(self) -> None:
         """Moves what is due into the ready line."""

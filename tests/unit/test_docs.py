@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller import KAI_VERSIONS
+from controller.app import MOST_OF_A_NAMESPACE
 from controller.kai.fractions import ENDINGS
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
@@ -16,8 +17,9 @@ from controller.kai.names import (
     GPU_FRACTION_LIMIT,
     GPU_MEMORY_LIMIT,
 )
-from controller.kai.request import SPEC_FIELDS, ComputeMode
+from controller.kai.request import MOST_GROUPS, SPEC_FIELDS, ComputeMode
 from controller.plugins.registry import BUILT_IN
+from controller.runtime.session import MOST_OF_A_PAGE
 from controller.setting_texts import rows
 from controller.settings import VERBS
 
@@ -25,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 FAULTS = (ROOT / "docs/faults.md").read_text()
 KAI = (ROOT / "docs/kai.md").read_text()
 ADMISSION = (ROOT / "docs/admission.md").read_text()
+SECURITY = (ROOT / "docs/security.md").read_text()
 CODE = set(re.findall(r"`([^`]+)`", KAI))
 """All that stands there as code."""
 ROWS = {
@@ -119,3 +122,31 @@ def test_what_is_said_of_the_webhook_and_the_agent_is_there() -> None:
     measures = (ROOT / "controller/admission/measures.py").read_text()
     for name in re.findall(r"`kai_binder_admission_(\w+)`", ADMISSION):
         assert name in measures
+
+
+def test_every_way_of_a_tenant_has_its_test_and_every_test_its_way() -> None:
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \| `(tests/[\w/.]+)::(\w+)` \|$", SECURITY, re.MULTILINE)
+    assert len(rows) == SECURITY.count("\n| ") - SECURITY.count("\n| Way |"), "a row without one test"
+    assert len(rows) == len(set(rows))
+    for path, name in rows:
+        assert name in sources_of(path), f"{path} has no test {name}"
+    files = sorted((ROOT / "tests/apiserver/hostile").glob("test_*.py"))
+    there = {
+        (str(file.relative_to(ROOT)), name)
+        for file in files
+        for name in sources_of(str(file.relative_to(ROOT)))
+    }
+    assert {way for way in there if way[1] != "test_the_binder_was_never_surprised"} <= set(rows)
+
+
+def test_the_limits_that_are_named_are_those_of_the_code() -> None:
+    named = {
+        "of one namespace at most 1,000": MOST_OF_A_NAMESPACE == 1000,
+        "no request may name more than 64": MOST_GROUPS == 64,
+        "larger than 8 MiB": MOST_OF_A_PAGE == 8 * 1024 * 1024,
+    }
+    for text, is_so in named.items():
+        assert text in " ".join(SECURITY.replace("Of one", "of one").split()), text
+        assert is_so, text
+    for path in re.findall(r"`(tests/[\w/.]+)`", SECURITY):
+        assert (ROOT / path).exists(), path

@@ -5,7 +5,7 @@ from collections import Counter
 import anyio
 import pytest
 
-from controller.runtime.workqueue import Backoff, WorkQueue
+from controller.runtime.workqueue import Backoff, Lanes, WorkQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -379,3 +379,75 @@ async def test_ages_of_the_work_under_way() -> None:
     await anyio.sleep(1)
     together_s, longest_s = queue.work_s()
     assert (round(together_s, 6), round(longest_s, 6)) == (7, 6)
+
+
+# Lanes.
+
+
+def laned(most: int = 100) -> WorkQueue[tuple[str, int]]:
+    return WorkQueue(Backoff(), lanes=Lanes(lambda key: key[0], most))
+
+
+async def test_lanes_take_turns() -> None:
+    queue = laned()
+    for number in range(1000):
+        queue.add(("flood", number))
+    queue.add(("a", 1))
+    queue.add(("b", 1))
+    queue.add(("a", 2))
+    assert len(queue) == 1003
+    taken = [queue.take() for _ in range(6)]
+    assert taken == [("flood", 0), ("a", 1), ("b", 1), ("flood", 1), ("a", 2), ("flood", 2)]
+    assert len(queue) == 997
+
+
+async def test_no_lane_has_more_than_its_share_with_workers() -> None:
+    queue = laned(most=2)
+    for number in range(4):
+        queue.add(("flood", number))
+    assert [queue.take(), queue.take(), queue.take()] == [("flood", 0), ("flood", 1), None]
+    assert len(queue) == 2
+    assert queue.ready_since_s() is None, "nothing could be taken"
+    queue.add(("a", 1))
+    assert await queue.get() == ("a", 1)
+    queue.add(("flood", 1))  # while it is with a worker
+    queue.done(("flood", 1))
+    assert await queue.get() == ("flood", 2)
+    assert queue.take() is None
+    queue.done(("flood", 0))
+    queue.done(("flood", 2))
+    assert [await queue.get(), await queue.get()] == [("flood", 3), ("flood", 1)]
+    assert len(queue) == 0
+
+
+async def test_whoever_waits_for_a_full_lane_is_woken() -> None:
+    queue = laned(most=1)
+    queue.add(("a", 1))
+    queue.add(("a", 2))
+    assert queue.take() == ("a", 1)
+    async with anyio.create_task_group() as tasks:
+
+        async def finish() -> None:
+            await anyio.sleep(3)
+            queue.done(("a", 1))
+
+        tasks.start_soon(finish)
+        assert await next_of(queue) == (("a", 2), 3)
+
+
+async def next_of(queue: WorkQueue[tuple[str, int]]) -> tuple[tuple[str, int] | None, float]:
+    started_s = anyio.current_time()
+    return await queue.get(), round(anyio.current_time() - started_s, 6)
+
+
+async def test_lanes_leave_nothing_behind() -> None:
+    queue = laned(most=1)
+    for number in range(1000):
+        queue.add((f"lane-{number}", 1))
+        queue.add((f"lane-{number}", 2))
+    while (key := queue.take()) is not None:
+        queue.done(key)
+    assert (len(queue), queue.working) == (0, 0)
+    assert not queue._ready
+    assert not queue._full
+    assert not queue._lane_working
