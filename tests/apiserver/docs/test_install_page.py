@@ -127,6 +127,7 @@ def test_the_webhook_and_back(plane: ControlPlane, operator: Operator) -> None:
     for kind in (
         "deployments",
         "poddisruptionbudgets",
+        "secrets",
         "roles",
         "rolebindings",
         "serviceaccounts",
