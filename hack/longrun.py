@@ -123,7 +123,7 @@ def growth(samples: Sequence[Sample]) -> str:
     # The first hour fills what is filled once.
     early, late = samples[1 : third + 1] or samples[:1], samples[-third:]
     # The events of the last 4,096 are remembered, to count those up that come again.
-    limits = {"resident_mib": 16.0, "files": 2.0, "threads": 0.0, "queued": 0.0, "surprises": 0.0}
+    limits = {"resident_mib": 16.0, "files": 2.0, "threads": 1.0, "queued": 0.0, "surprises": 0.0}
     limits["objects"] = 6000.0
     grown = []
     for name, most in limits.items():
