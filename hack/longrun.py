@@ -8,7 +8,9 @@ caches and queues, is what it would never let go of.
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,6 +61,7 @@ class Sample:
         files: Descriptors.
         threads: Threads.
         queued: Keys in its queues; those that wait for a retry are not among them.
+        objects: Of Python, that came since its caches were filled first.
         surprises: Lines of its log that nobody should ever see.
     """
 
@@ -69,6 +72,7 @@ class Sample:
     files: int
     threads: int
     queued: int
+    objects: int
     surprises: int
 
     @classmethod
@@ -85,17 +89,32 @@ class Sample:
             files=binder.files(),
             threads=int(re.findall(r"Threads:\s+(\d+)", status)[0]),
             queued=round(sum(map(float, queued))),
+            objects=_objects_of(binder),
             surprises=log.count("Traceback") + log.count("unforeseen"),
         )
 
     def __str__(self) -> str:
         return (
             f"{self.requests:8} {self.seconds:8.0f} s {self.resident_mib:7.1f} MiB {self.peak_mib:7.1f} MiB "
-            f"{self.files:5} {self.threads:7} {self.queued:6} {self.surprises:9}"
+            f"{self.files:5} {self.threads:7} {self.queued:6} {self.objects:7} {self.surprises:9}"
         )
 
 
-HEAD = "requests     time    resident        peak files threads queued surprises"
+COUNTING = """
+import gc, os, signal
+
+def count(*_):
+    gc.collect()
+    path = os.environ["COUNT"]
+    with open(path + ".new", "w") as out:
+        out.write(str(len(gc.get_objects())))
+    os.rename(path + ".new", path)
+
+signal.signal(signal.SIGUSR1, count)
+"""
+"""Run at the start of the binder: has it say how many objects it holds, caches and queues included."""
+
+HEAD = "requests     time    resident        peak files threads queued objects surprises"
 
 
 def growth(samples: Sequence[Sample]) -> str:
@@ -103,7 +122,9 @@ def growth(samples: Sequence[Sample]) -> str:
     third = max(1, len(samples) // 3)
     # The first hour fills what is filled once.
     early, late = samples[1 : third + 1] or samples[:1], samples[-third:]
-    limits = {"resident_mib": 6.0, "files": 2.0, "threads": 0.0, "queued": 0.0, "surprises": 0.0}
+    # The events of the last 4,096 are remembered, to count those up that come again.
+    limits = {"resident_mib": 16.0, "files": 2.0, "threads": 1.0, "queued": 0.0, "surprises": 0.0}
+    limits["objects"] = 6000.0
     grown = []
     for name, most in limits.items():
         before, after = (median(getattr(item, name) for item in part) for part in (early, late))
@@ -242,7 +263,7 @@ def soak(folder: Path, kubernetes: str, hours: Sequence[int], show: Callable[[st
     guard = Guard()
     with ControlPlane(folder, kubernetes=kubernetes, controller_manager=False) as plane, Kubelet(plane):
         prepare(plane)
-        binder = Binder(Subject(plane, folder, guard, ROOT), flags=())
+        binder = _counted(Subject(plane, folder, guard, ROOT))
         binder.start()
         try:
             binder.wait_answers()
@@ -255,6 +276,25 @@ def soak(folder: Path, kubernetes: str, hours: Sequence[int], show: Callable[[st
             binder.stop(10.0)
     guard.close()
     return samples
+
+
+def _counted(subject: Subject) -> Binder:
+    """A binder that says how many objects it holds."""
+    folder = subject.directory / "counting"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(COUNTING)
+    path = f"PYTHONPATH={folder}:{subject.checkout}"
+    return Binder(subject, flags=(), prefix=("env", path, f"COUNT={subject.directory / 'objects'}"))
+
+
+def _objects_of(binder: Binder) -> int:
+    """How many objects it holds now."""
+    assert binder.pid is not None  # noqa: S101 -- it runs
+    answer = Path(binder.log).parent / "objects"
+    answer.unlink(missing_ok=True)
+    os.kill(binder.pid, signal.SIGUSR1)
+    _wait(answer.exists, "the binder does not count its objects")
+    return int(answer.read_text())
 
 
 def main() -> int:

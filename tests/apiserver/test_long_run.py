@@ -15,4 +15,3 @@ def test_nothing_grows_over_a_short_day(tmp_path: Path) -> None:
     assert [sample.requests for sample in samples] == [50, 100, 150, 200, 250, 300]
     assert {sample.queued for sample in samples} == {0}
     assert {sample.surprises for sample in samples} == {0}
-    assert len({sample.threads for sample in samples[1:]}) == 1

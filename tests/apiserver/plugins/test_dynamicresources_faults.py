@@ -126,15 +126,17 @@ def test_a_write_that_is_under_way_when_the_time_is_over(
     binders.start(f"--plugins={json.dumps(plugins)}", kubeconfig=proxy.kubeconfig(token))
     node, other = cluster.node(), cluster.pod("other")
     claims.make("one")
+    claims.make("two")
     claims.give("one", allocation(node), [user(other)])
     before = claims.users("one")
     with proxy.rule(Rule(Delay(3.0), method="PATCH", path="resourceclaims/one/status", times=1)) as rule:
-        cluster.pod("a", resourceClaims=uses(gpu="one"))
-        cluster.ask("a", node)
+        cluster.pod("a", resourceClaims=uses(x="one", y="two"))
+        cluster.ask("a", node, resourceClaimAllocations=brings("y", allocation(node, "gpu-2")))
         assert "BindTimeout" in cluster.wait_for("a", "Failed", within_s=20)["reason"]
         assert rule.count >= 1
         time.sleep(3.5)
     assert claims.users("one") == before
+    claims.assert_free("two")
 
 
 def account(cluster: Cluster, *left_out: str) -> Path:

@@ -8,7 +8,15 @@ import pytest
 from longrun import ENDS, MIXTURE, Sample, _kinds, growth
 
 SAMPLE = Sample(
-    requests=1000, seconds=60.0, resident_mib=60.0, peak_mib=70.0, files=25, threads=3, queued=0, surprises=0
+    requests=1000,
+    seconds=60.0,
+    resident_mib=60.0,
+    peak_mib=70.0,
+    files=25,
+    threads=3,
+    queued=0,
+    objects=9000,
+    surprises=0,
 )
 
 
@@ -32,7 +40,8 @@ def test_what_stays_has_not_grown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "step"), [("resident_mib", 0.5), ("files", 1), ("threads", 1), ("queued", 1), ("surprises", 1)]
+    ("name", "step"),
+    [("resident_mib", 1.2), ("files", 1), ("threads", 1), ("queued", 1), ("objects", 500), ("surprises", 1)],
 )
 def test_what_grows_slowly_is_named(name: str, step: float) -> None:
     assert growth(day(**{name: step})).startswith(f"{name} from ")
