@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from controlplane import ControlPlane
 from monitoringgen import DASHBOARD, panels
+from picture import picture
 from promql import Answer, Query, Scrape, evaluate
 
 from tests.binder import Binders
@@ -111,3 +113,15 @@ def test_the_values_are_those_of_what_was_done(answers: dict[str, Answer]) -> No
 
 def test_the_dashboard_is_up_to_date_and_asks_what_is_tested() -> None:
     assert Path(DASHBOARD).read_text().count('"expr"') == sum(len(panel.lines) for panel in panels())
+
+
+def test_the_picture_is_drawn_the_same_each_time() -> None:
+    text = "# TYPE kai_binder_shared_gpus gauge\nkai_binder_shared_gpus %d\n"
+    scrapes = [Scrape(float(second), text % (second % 7), TARGET) for second in range(1, 40)]
+    first, second = (picture(scrapes, 1.0, "8s", ["Shared GPUs", "Binds"]) for _ in range(2))
+    assert first == second
+    drawn = ElementTree.fromstring(first)  # noqa: S314 -- our own
+    lines = [item for item in drawn.iter() if item.tag.endswith("polyline")]
+    assert len(lines) == 1
+    assert len(lines[0].attrib["points"].split()) == 39
+    assert "■ shared GPUs" in first
