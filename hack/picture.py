@@ -6,7 +6,7 @@ Invariant: the same scrapes give the same picture, byte for byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from html import escape
 
 from monitoringgen import Panel, panels
@@ -19,7 +19,7 @@ _LINES_OF_LEGEND, _CHARACTERS = 2, 52
 _UNITS = {"ops": "/s", "reqps": "/s", "s": " s", "short": "", "percentunit": "%", "bytes": " MiB"}
 
 
-def picture(scrapes: Sequence[Scrape], step_s: float, window: str, rows: Sequence[str]) -> str:
+def picture(scrapes: Sequence[Scrape], step_s: float, window: str, rows: Collection[str]) -> str:
     """The panels of these rows over the time of the scrapes.
 
     Args:
