@@ -151,7 +151,7 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
         {"refId": chr(ord("A") + index), "datasource": _SOURCE, "expr": expr, "legendFormat": legend}
         for index, (legend, expr) in enumerate(panel.lines.items())
     ]
-    custom = {"fillOpacity": 20 if panel.stacked else 0, "showPoints": "never"}
+    custom: dict[str, Any] = {"fillOpacity": 20 if panel.stacked else 0, "showPoints": "never"}
     if panel.stacked:
         custom["stacking"] = {"mode": "normal", "group": "A"}
     return {

@@ -57,18 +57,23 @@ class Backlog:
         """Takes in what became of a request."""
         key, item = key_of(change.object), change.new
         entry = self._entries.get(key)
-        status = item.get("status") if item is not None else None
-        phase = status.get("phase") if isinstance(status, dict) else None
-        # Most changes are of requests that have just been bound: those are not parsed.
-        if item is None or phase == Phase.SUCCEEDED or is_over(item):
+        if item is None or self._is_over(item):
             if entry is not None:
                 del self._entries[key]
                 self._failed -= entry.has_failed
             return
-        has_failed = phase == Phase.FAILED
+        has_failed = _phase_of(item) == Phase.FAILED
         if entry is None or entry.has_failed != has_failed:
             self._entries[key] = _Entry(self._clock() if entry is None else entry.seen_s, has_failed)
             self._failed += has_failed - (entry.has_failed if entry is not None else 0)
+
+    @staticmethod
+    def _is_over(item: Object) -> bool:
+        """As `is_over`; a request is parsed only where its phase leaves the question open."""
+        phase = _phase_of(item)
+        if phase == Phase.FAILED:
+            return is_over(item)
+        return phase == Phase.SUCCEEDED or bool(item["metadata"].get("deletionTimestamp"))
 
     def count(self) -> tuple[int, int]:
         """How many have not been refused so far, and of how many an attempt has failed."""
@@ -84,3 +89,8 @@ class Backlog:
         created = item["metadata"].get("creationTimestamp")
         created_s = (self._now() - datetime.fromisoformat(created)).total_seconds() if created else 0.0
         return max(seen_s, created_s - _RESOLUTION_S, 0.0)
+
+
+def _phase_of(item: Object) -> object:
+    status = item.get("status")
+    return status.get("phase") if isinstance(status, dict) else None

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from controller.admission.measures import Measures
+from controller.binder.census import Census
 from controller.binder.metrics import BinderMetrics
 from controller.kai.names import LEASE_NAME
 from controller.planning import plan
@@ -45,7 +46,7 @@ def registered(registry: CollectorRegistry) -> Iterator[Metric]:
             for family in families:
                 suffix = "_total" if family.type == "counter" else ""
                 yield family.name + suffix, family.type, labels
-        elif hasattr(collector, "labels_of"):
+        elif isinstance(collector, Census):
             for family in collector.describe():
                 yield family.name, family.type, tuple(sorted(collector.labels_of(family.name)))
 

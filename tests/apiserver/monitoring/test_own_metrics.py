@@ -5,24 +5,16 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 
-import pytest
-from controlplane import ControlPlane, RequestError
+from controlplane import RequestError
 
 from controller.binder.measures import PREFIX
 from tests.binder import Binder, Binders
 from tests.limits import ENABLED, Limits
 from tests.polling import wait_until
 from tests.scraping import Scraped, scraped
-from tests.sharing import Agents
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kai-scheduler/leases"
 LEASE = "2ad35f9c.kai.scheduler"
-
-
-@pytest.fixture
-def cluster(control_plane: ControlPlane, agents: Agents) -> Limits:
-    """A fresh namespace, for pods that share GPUs."""
-    return Limits.beside(control_plane, agents)
 
 
 def wait_for(binder: Binder, name: str, value: float, /, **labels: str) -> Scraped:
@@ -46,7 +38,7 @@ def test_binds_failures_and_their_reasons(cluster: Limits, binders: Binders) -> 
         cluster.pod_and_request(f"bound-{number}", node)
     cluster.pod_and_request("over", "no-such-node")
     cluster.pod_and_request("tries", "no-such-node", backoffLimit=2)
-    cluster.request("nonsense", {"podName": "", "selectedNode": ""})
+    cluster.request("nonsense", {})
     for number in range(5):
         cluster.wait_for(f"bound-{number}", "Succeeded")
     cluster.wait_for_attempts("tries", 2, within_s=30)
