@@ -118,6 +118,7 @@ def test_flags_exist(page: Path) -> None:
     known = {row.flag for verb in VERBS for row in rows(verb)}
     ours = {"--checkout", "--keep", "--kubernetes", "--list", "--upgrade", "--verbose", "--flag", "--help"}
     ours |= {"--context", "--namespace", "--watch", "--ascii", "--limit-variable", "--scheduler-name"}
+    ours |= {"--requests", "--hours"}  # of hack/soak
     ours |= {"--reservation-namespace", "--binder-namespace"}  # of explain and gpus
     lines = [
         line
