@@ -14,9 +14,11 @@ from loguru import logger
 from controller.binder.crd import SchemaCheck
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline, SharedGPUs
-from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
+from controller.binder.reconciler import BindRequestReconciler, keys_to_bind
 from controller.binder.telling import Teller
-from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
+from controller.binder.work import Caches
+from controller.kai.names import BIND_REQUESTS, NODES, PODS
+from controller.kai.nodepool import NodePool
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.planning import plan
 from controller.plugins import registry, shape
@@ -39,6 +41,7 @@ from controller.reservation.members import (
     pods_of_request,
 )
 from controller.reservation.service import Reservations
+from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
 from controller.runtime.cache import Cache, Key
 from controller.runtime.changes import Changes
@@ -190,7 +193,8 @@ def _manager(
 ) -> Manager:
     lease = _lease(settings, client, metrics) if settings.leader_elect else None
     caches = _caches(settings, plugins, client, lease)
-    groups = GroupCaches(requests=caches.requests, pods=caches.pods, reservations=caches.reservations)
+    shard = Shard(client, caches.pool, caches.nodes)
+    groups = GroupCaches(caches.requests, caches.pods, caches.reservations, shard)
     recorder = EventRecorder(client, "binder")
     backoff = Backoff(settings.rate_limiter_base_delay, settings.rate_limiter_max_delay)
     usage = Usage()
@@ -203,6 +207,8 @@ def _manager(
     releasing.watch(caches.requests, groups_of_changed_request)
     releasing.watch(caches.pods, group_reconciler.groups_of_changed_pod)
     releasing.watch(caches.reservations, groups_of_changed_reservation)
+    if not caches.pool.is_whole:
+        releasing.watch(caches.nodes, group_reconciler.groups_of_changed_node)
 
     gpus = SharedGPUs(reservations, usage, group_queue.add)
     pipeline = Pipeline(client, plugins, gpus, changes)
@@ -233,23 +239,26 @@ def _caches(
     settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, lease: Lease | None
 ) -> Caches:
     has_outsiders = any(planned.cls not in registry.BUILT_IN for planned in plugins)
+    pool = _pool(settings)
+    in_pool = {} if pool.is_whole else {"labelSelector": pool.selector}
     ours = {"fieldSelector": f"spec.schedulerName={settings.scheduler_name}"}
     return Caches(
         requests=Cache(
             client,
             BIND_REQUESTS,
+            selectors=in_pool,
             trim=trim_request,
             indexes={GROUP_INDEX: groups_of_request, POD_INDEX: pods_of_request},
         ),
         pods=Cache(
             client,
             PODS,
-            selectors=ours,
+            selectors=ours | in_pool,
             trim=partial(trim_pod, all_annotations=has_outsiders),
             indexes={GROUP_INDEX: groups_of_pod},
             required=False,
         ),
-        nodes=Cache(client, NODES, trim=trim_node, required=False),
+        nodes=Cache(client, NODES, selectors=in_pool, trim=trim_node, required=False),
         reservations=Cache(
             client,
             PODS,
@@ -260,7 +269,12 @@ def _caches(
             required=False,
         ),
         leading_since=lease.acquired_version if lease is not None else str,
+        pool=pool,
     )
+
+
+def _pool(settings: Settings) -> NodePool:
+    return NodePool(settings.nodepool_label_key, settings.partition_label_value)
 
 
 def _reservation_options(settings: Settings) -> ReservationOptions:
@@ -281,6 +295,7 @@ def _reservation_options(settings: Settings) -> ReservationOptions:
         fake_gpu_nodes=settings.fake_gpu_nodes,
         fips_only=settings.fips_only,
         scale_adjust_namespace=settings.scale_adjust_namespace,
+        pool=_pool(settings),
     )
 
 
@@ -300,5 +315,6 @@ def _controller(
 
 def _lease(settings: Settings, client: Client, metrics: Metrics) -> Lease:
     identity = f"{socket.gethostname()}_{uuid4()}"
-    options = LeaseOptions(LEASE_NAME, election_namespace(settings), identity)
-    return Lease(client, options, observe=lambda held: metrics.leader(LEASE_NAME, held))
+    name = _pool(settings).lease_name
+    options = LeaseOptions(name, election_namespace(settings), identity)
+    return Lease(client, options, observe=lambda held: metrics.leader(name, held))

@@ -17,7 +17,7 @@ from controller.kai.reasons import Phase
 from controller.kai.request import BindRequest, BindStatus, InvalidRequestError
 from controller.kai.sharing import groups_of_pod, groups_of_request, is_group, needs_labels
 from controller.reservation.manifest import device_of, has_our_name
-from controller.reservation.members import POD_INDEX, GroupCaches, node_of, pod_key
+from controller.reservation.members import NODE_INDEX, POD_INDEX, GroupCaches, node_of, pod_key
 from controller.reservation.service import Reservations
 from controller.reservation.usage import Usage
 from controller.runtime import errors
@@ -60,6 +60,7 @@ class GroupReconciler:
         self._caches = caches
         self._members = reservations.members
         self._pods = reservations.pods
+        self._shard = caches.shard
         self._usage = usage
         self._recorder = recorder
         self._first_seen_s: dict[str, float] = {}
@@ -74,6 +75,13 @@ class GroupReconciler:
             for item in self._caches.requests.by_index(POD_INDEX, pod_key(*key_of(pod))):
                 groups.update(groups_of_request(item))
         return groups
+
+    def groups_of_changed_node(self, change: Change) -> Iterable[str]:
+        """Groups to look at when a node is new, perhaps in the pool: who had it looks after them no more."""
+        if change.old is not None or change.new is None:
+            return ()
+        found = self._caches.reservations.by_index(NODE_INDEX, change.new["metadata"]["name"])
+        return frozenset().union(*map(groups_of_pod, found))
 
     async def reconcile(self, group: str, slot: Slot) -> Result:
         """Looks at one group.
@@ -96,12 +104,15 @@ class GroupReconciler:
     async def _keep_or_free(self, group: str) -> Result:
         known = self._members.reservations(group)
         holding = [pod for pod in known if not is_finished(pod)]
-        nodes = {node_of(pod) for pod in holding}
-        lost = [user for user in self._members.users(group) if node_of(user) not in nodes]
+        held_nodes = {node_of(pod) for pod in holding}
+        lost = [user for user in self._members.users(group) if node_of(user) not in held_nodes]
         result = await self._evict(group, lost) if lost else Result()
-        for pod in known:
+        # From here on only what is ours: what another shard has is its own to release.
+        for pod in filter(self._shard.shows, known):
             if is_finished(pod):
                 await self._remove_ended(pod)
+        holding = [pod for pod in holding if self._shard.shows(pod)]
+        nodes = {node_of(pod) for pod in holding}
         if self._members.is_needed(group, nodes):
             await self._remove_rivals(group, holding)
         elif holding and await self._members.is_needed_live(group, nodes):
@@ -119,7 +130,8 @@ class GroupReconciler:
             if left_s > 0:
                 young_s = max(young_s, left_s)
                 continue
-            await self._pods.remove(pod)
+            if await self._shard.owns(pod):
+                await self._pods.remove(pod)
             self._first_seen_s.pop(pod["metadata"]["uid"], None)
         return Result(young_s or None)
 
@@ -136,11 +148,16 @@ class GroupReconciler:
     async def _replace(self, group: str, pod: Object) -> None:
         """Removes a reservation that was given up, unless it turns out to be of use."""
         found = await self._members.read_again(pod)
-        useful = found is not None and (device_of(found) is not None or self._members.users(group))
-        if found is None or useful:
+        if found is None or await self._is_useful(group, found):
             self._usage.forgive(pod)
         else:
             await self._pods.remove(found)
+
+    async def _is_useful(self, group: str, pod: Object) -> bool:
+        """Whether a reservation that one bind gave up has answered, or somebody else goes by it."""
+        if device_of(pod) is not None or self._members.users(group):
+            return True
+        return await self._members.is_awaited_elsewhere(group, node_of(pod))
 
     async def _remove_ended(self, pod: Object) -> None:
         """Removes a reservation whose GPU the kubelet has freed; such a pod never holds one again."""
@@ -180,7 +197,8 @@ class GroupReconciler:
             return  # the next change of the cache has it looked at again
         for pod in rivals:
             # On another node it holds another GPU, perhaps for others.
-            if node_of(pod) == node_of(found) or not self._members.is_needed(group, (node_of(pod),)):
+            unused = node_of(pod) == node_of(found) or not self._members.is_needed(group, (node_of(pod),))
+            if unused and self._shard.shows(pod) and await self._shard.owns(pod):
                 await self._pods.remove(pod)
 
     async def _evict(self, group: str, users: Iterable[Object]) -> Result:

@@ -107,7 +107,7 @@ class ReservationPods:
 
     async def _make(self, group: str, bind: Bind) -> Object | Failed | None:
         """Makes the pod, or finds it in spite of the cache; None if a former one has to go first."""
-        failure = self._lost(group, bind)
+        failure = await self._lost(group, bind)
         if failure is not None:
             return failure
         name = reservation_name(bind.node_name, group)
@@ -171,12 +171,12 @@ class ReservationPods:
         text = f"the cluster is scaling up: pod {full_name(waiting)} waits for a node"
         return Failed(Reason.CLUSTER_SCALING_UP, text)
 
-    def _lost(self, group: str, bind: Bind) -> Failed | None:
+    async def _lost(self, group: str, bind: Bind) -> Failed | None:
         """Pods that run on the GPU of a lost reservation: a new one would get another GPU than theirs."""
         if group in self._usage.relied_on:
             text = f"GPU group {group} has lost its reservation while another pod is being bound to its GPU"
             return Failed(Reason.RESERVATION_LOST, text)
-        for other in filter(is_alive, self._members.users(group)):
+        for other in filter(is_alive, await self._members.users_everywhere(group, {bind.node_name})):
             same = other["metadata"]["uid"] == bind.user["metadata"]["uid"]
             if node_of(other) == bind.node_name and not same:
                 text = f"GPU group {group} has lost its reservation while pod {full_name(other)} uses its GPU"
