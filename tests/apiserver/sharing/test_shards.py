@@ -1,13 +1,15 @@
 """Binders that serve a node pool each: every request is bound once, by its own, and nobody's GPU is released.
 
 Requests, nodes and pods are labelled as KAI's scheduler of a shard does it: the request when it is made, the
-pod after that, so that the binder often has the request before the pod's label. The default shard labels nothing.
+pod after that, so that the binder often has the request before the pod's label. The default shard labels
+nothing.
 """
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -99,14 +101,14 @@ Serve = Callable[..., Binder]
 
 
 @pytest.fixture
-def serve(binders: Binders, pool: Callable[[str], str]) -> Iterator[Serve]:
+def serve(binders: Binders, pool: Callable[[str], str]) -> Serve:
     """Starts a binder of a pool, told of it in the way of KAI's scheduler."""
 
     def start(name: str, *flags: str) -> Binder:
         key, value = (f"--nodepool-label-key={NODE_POOL_LABEL}", f"--partition-label-value={pool(name)}")
         return binders.start(key, value, *flags)
 
-    yield start
+    return start
 
 
 def bound_by(binder: Binder) -> list[str]:
@@ -121,7 +123,26 @@ def run_all(tasks: list[Callable[[], None]]) -> None:
             made.result()
 
 
-def test_shards_side_by_side_under_load(cluster: Pools, serve: Serve, pool: Callable[[str], str]) -> None:
+def delete_all_pods(cluster: Pools) -> None:
+    run_all([partial(cluster.delete_pod, item["metadata"]["name"]) for item in cluster.all_pods()])
+
+
+def grant_lease(plane: ControlPlane, name: str) -> None:
+    """The rights that the shipped overlay gives a shard, for a Lease of this name."""
+    text = (ROOT / "config/overlays/shard/lease.yaml").read_text()
+    for item in yaml.safe_load_all(text.replace("2ad35f9c.kai.scheduler-gpu-nodes", name)):
+        item["metadata"]["name"] = name
+        if item["kind"] == "RoleBinding":
+            item["roleRef"]["name"] = name
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/kai-scheduler/{item['kind'].lower()}s"
+        plane.request("POST", path, item)
+
+
+def test_shards_side_by_side_under_load(
+    control_plane: ControlPlane, cluster: Pools, serve: Serve, pool: Callable[[str], str]
+) -> None:
+    for name in ("a", "B_1"):
+        grant_lease(control_plane, lease_name_of(pool(name)))
     binders = {name: serve(name, *ELECTED) for name in ("a", "B_1", "")}
     nodes = {name: cluster.node_in(pool(name)) for name in binders}
     groups = {name: [cluster.group() for _ in range(5)] for name in binders}
@@ -130,68 +151,66 @@ def test_shards_side_by_side_under_load(cluster: Pools, serve: Serve, pool: Call
     for name, node in nodes.items():
         short = name.lower().replace("_", "-") or "default"
         for number in range(30):
-            whole = f"{short}-{number:02}"
-            wanted[name].append(whole)
-            tasks.append(lambda a=pool(name), b=whole, c=node: cluster.bind_in(a, b, c))  # type: ignore[misc]
+            wanted[name].append(f"{short}-{number:02}")
+            tasks.append(partial(cluster.bind_in, pool(name), wanted[name][-1], node))
         for number in range(15):
-            shared, group = f"{short}-s-{number:02}", groups[name][number % 5]
-            wanted[name].append(shared)
-            tasks.append(
-                lambda a=pool(name), b=shared, c=node, d=group: cluster.share_in(a, b, c, d)  # type: ignore[misc]
-            )
+            wanted[name].append(f"{short}-s-{number:02}")
+            group = groups[name][number % 5]
+            tasks.append(partial(cluster.share_in, pool(name), wanted[name][-1], node, group))
     random.shuffle(tasks)
     run_all(tasks)
     cluster.wait_for_all(len(tasks), within_s=WITHIN_S)
     for name, binder in binders.items():
         assert bound_by(binder) == sorted(wanted[name])
-        holder = cluster.plane.request("GET", f"{LEASES}/{lease_name_of(pool(name))}")["spec"][
-            "holderIdentity"
-        ]
-        assert f"identity={holder}" in binder.log, "each shard has a lease of its own"
+        lease = cluster.plane.request("GET", f"{LEASES}/{lease_name_of(pool(name))}")
+        assert f"identity={lease['spec']['holderIdentity']}" in binder.log, "each shard has one of its own"
         for group in groups[name]:
             labels = cluster.reservation(group)["metadata"]["labels"]
             assert labels.get(NODE_POOL_LABEL, "") == pool(name)
     assert all(not item["status"].get("failedAttempts") for item in cluster.all_requests())
-    run_all(
-        [lambda each=item["metadata"]["name"]: cluster.delete_pod(each) for item in cluster.all_pods()]  # type: ignore[misc]
-    )
+    delete_all_pods(cluster)
     for name in binders:
         cluster.wait_until_freed(*groups[name], within_s=WITHIN_S)
 
 
-def test_requests_that_change_their_pool_while_they_are_bound(
+def test_a_pool_is_renamed_while_binds_are_under_way(
     cluster: Pools, serve: Serve, pool: Callable[[str], str]
 ) -> None:
-    """A pool is renamed in the middle: nobody is lost, nothing fails, each pod has what it needs."""
+    """Nobody is lost, nothing fails, each pod has what it needs, and in the end all is freed."""
     first, second = serve("a"), serve("b")
-    node, groups = cluster.node_in(pool("a")), [cluster.group() for _ in range(4)]
-    shares = {f"s-{number:02}": groups[number % 4] for number in range(16)}
-    tasks: list[Callable[[], None]] = [
-        lambda n=f"c-{number:02}": cluster.bind_in(pool("a"), n, node)  # type: ignore[misc]
-        for number in range(40)
-    ]
-    tasks += [
-        lambda n=name, g=group: cluster.share_in(pool("a"), n, node, g)  # type: ignore[misc]
-        for name, group in shares.items()
-    ]
+    node, groups = cluster.node_in(pool("a")), [cluster.group() for _ in range(6)]
+    for group in groups[:3]:
+        cluster.agents.set(group, None)
+    shares = {f"s-{number:02}": groups[number % 6] for number in range(18)}
+
+    def tasks_in(name: str, part: int) -> list[Callable[[], None]]:
+        plain = [partial(cluster.bind_in, pool(name), f"c-{part}-{number:02}", node) for number in range(20)]
+        some = list(shares.items())[part::2]
+        return [*plain, *(partial(cluster.share_in, pool(name), each, node, group) for each, group in some)]
 
     def rename() -> None:
+        """While the scheduler goes on under the name that it knows."""
         cluster.move_node(node, pool("b"))
         for item in cluster.all_requests():
             cluster.move_request(item["metadata"]["name"], pool("b"))
+        for item in cluster.all_pods():
+            cluster.move_pod(item["metadata"]["name"], pool("b"))
 
-    tasks[len(tasks) // 2 : len(tasks) // 2] = [rename]
-    run_all([*tasks, rename])
-    cluster.wait_for_all(len(tasks) - 1, within_s=WITHIN_S)
+    before = tasks_in("a", 0)
+    run_all(before[::2])
+    run_all([rename, *before[1::2]])
+    run_all([rename, *tasks_in("b", 1)])
+    for group in groups:
+        cluster.agents.forget(group)
+    cluster.wait_for_all(40 + len(shares), within_s=WITHIN_S)
     assert all(not item["status"].get("failedAttempts") for item in cluster.all_requests())
     for name, group in shares.items():
         cluster.assert_shares(name, group)
     for binder in (first, second):
         assert bound_by(binder)
         assert "A bind failed" not in binder.log
-    run_all(
-        [lambda each=item["metadata"]["name"]: cluster.delete_pod(each) for item in cluster.all_pods()]  # type: ignore[misc]
-    )
+        assert "Removed a reservation pod" not in binder.log
+    delete_all_pods(cluster)
     cluster.wait_until_freed(*groups, within_s=WITHIN_S)
     assert "Removed a reservation pod" not in first.log, "the node is not in its pool any more"
 
@@ -292,7 +311,7 @@ def test_nobody_binds_what_is_in_no_pool_that_is_served(
     cluster.bind_in(pool("a"), "served", cluster.node_in(pool("a")))
     cluster.wait_for("served", "Succeeded", within_s=WITHIN_S)
     assert cluster.status("lonely") == {}
-    assert sum(map(bound_by, binders), []) == ["served"]
+    assert [bound_by(binder) for binder in binders] == [["served"], []]
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -332,9 +351,9 @@ def test_a_reservation_without_the_label_is_used_and_released(
     """A binder without shards, or KAI's own, has made it: a second one would hold another GPU."""
     node, group = cluster.node_in(pool("a")), cluster.group()
     made = cluster.make_reservation(f"gpu-reservation-{cluster.namespace}", node, group, device="GPU-7")
+    cluster.share_in(pool("a"), "x", node, group)
     serve("a")
     serve("")
-    cluster.share_in(pool("a"), "x", node, group)
     cluster.wait_for("x", "Succeeded", within_s=WITHIN_S)
     assert cluster.reservation(group)["metadata"]["uid"] == made["metadata"]["uid"]
     cluster.assert_shares("x", group)
@@ -372,12 +391,14 @@ def test_a_pool_that_is_joined_is_cleared_of_what_nobody_needs(
 
 
 def test_the_shipped_overlays(control_plane: ControlPlane, binders: Binders, cluster: Pools) -> None:
-    """Accepted by the server, apart from each other, and started with these arguments they serve their pools."""
+    """Accepted by the server and apart from each other; with their arguments, binders serve their pools."""
     found: dict[str, Object] = {}
     for overlay in ("default-shard", "shard"):
         path = str(ROOT / "config/overlays" / overlay)
         control_plane.kubectl("apply", "--dry-run=server", "--server-side", "--force-conflicts", "-k", path)
         for item in yaml.safe_load_all(control_plane.kubectl("kustomize", path)):
+            if item["kind"] == "Role" and item["metadata"]["name"].endswith("-gpu-nodes"):
+                assert item["rules"][0]["resourceNames"] == [lease_name_of("gpu-nodes")]
             if item["kind"] in ("Deployment", "Service"):
                 found[f"{item['kind']}/{item['metadata']['name']}"] = item
     names = {"binder", "binder-gpu-nodes"}
