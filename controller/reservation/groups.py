@@ -138,8 +138,9 @@ class GroupReconciler:
     def _age_s(self, pod: Object) -> float:
         """Seconds since a pod was made; at least since it was first asked for, if the clocks differ."""
         now_s = anyio.current_time()
-        for uid in [uid for uid, seen_s in self._first_seen_s.items() if now_s - seen_s > 2 * _YOUNG_S]:
-            del self._first_seen_s[uid]  # gone without us, or about to be looked at for the last time
+        # Gone without us, or about to be looked at for the last time; the oldest come first.
+        while self._first_seen_s and now_s - next(iter(self._first_seen_s.values())) > 2 * _YOUNG_S:
+            del self._first_seen_s[next(iter(self._first_seen_s))]
         first_s = self._first_seen_s.setdefault(pod["metadata"]["uid"], now_s)
         made = pod["metadata"].get("creationTimestamp")
         age_s = (datetime.now(UTC) - datetime.fromisoformat(made)).total_seconds() if made else _YOUNG_S
