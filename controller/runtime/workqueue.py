@@ -1,19 +1,26 @@
 """The queue between watches and workers; it knows only hashable keys.
 
-Three promises: a key that is added many times is worked on once; a key is never with two workers at a time,
+Four promises: a key that is added many times is worked on once; a key is never with two workers at a time,
 and what is added meanwhile is worked on afterwards; a delayed key waits its time, unless it is added for at
-once, which takes the place of the delay.
+once, which takes the place of the delay; and delayed keys whose time has come hold back no others: they go
+after them, but each in the end.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import anyio
 
 K = TypeVar("K", bound=Hashable)
+
+_OVERDUE_S = 1.0
+"""So long a delayed key whose time has come lets others go first, and leaves room for those to come."""
+
+_TURNS = 4
+"""From then on it is the turn of one such key after so many others."""
 
 _STALE_ENTRIES = 100
 """So many entries that no longer count may lie about, beside as many as do."""
@@ -64,6 +71,8 @@ class WorkQueue(Generic[K]):
         self._backoff = backoff
         self._observer = observer
         self._ready: deque[tuple[K, float]] = deque()  # with the time from when on
+        self._late: deque[tuple[K, float]] = deque()  # the same of keys that were delayed
+        self._passed = 0  # so many keys have gone before the first of these
         self._added_s: dict[K, float] = {}  # keys that are ready, or come again once their worker is done
         self._working_s: dict[K, float] = {}
         self._delayed: list[_Delayed[K]] = []
@@ -73,7 +82,7 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._ready) + len(self._late)
 
     @property
     def working(self) -> int:
@@ -88,6 +97,9 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K) -> None:
         """Has the key worked on as soon as a worker is free."""
+        self._add(key, self._ready)
+
+    def _add(self, key: K, line: deque[tuple[K, float]]) -> None:
         self._due_s.pop(key, None)
         if self._closed or key in self._added_s:
             return
@@ -95,7 +107,7 @@ class WorkQueue(Generic[K]):
         if self._observer is not None:
             self._observer.added()
         if key not in self._working_s:
-            self._push(key)
+            self._push(key, line)
 
     def add_after(self, key: K, delay_s: float) -> None:
         """Has the key worked on in `delay_s` seconds, or at its earlier due time if it has one."""
@@ -141,33 +153,54 @@ class WorkQueue(Generic[K]):
                 return key
         return None
 
-    async def ready(self) -> bool:
-        """Waits until a key is ready, and leaves it there; False once the queue is closed."""
+    async def ready(self, has_room: Callable[[], bool] = lambda: True) -> bool:
+        """Waits until a key is ready, and leaves it there; False once the queue is closed.
+
+        Args:
+            has_room: Whether a key that was delayed may be taken now; `look_again` has it asked anew.
+        """
         while not self._closed:
             self._promote()
-            if self._ready:
+            if self._ready or (self._late and (has_room() or self._until_overdue_s() <= 0)):
                 return True
             changed = self._changed
-            with anyio.move_on_after(self._until_due_s()):
+            with anyio.move_on_after(min(self._until_due_s(), self._until_overdue_s())):
                 await changed.wait()
         return False
 
-    def take(self) -> K | None:
-        """Gives a key that is ready to the caller, who must call `done` with it; None if there is none."""
-        if self._closed or not self._ready:
+    def look_again(self) -> None:
+        """There may be room now for keys that were delayed."""
+        if self._late:
+            self._wake()
+
+    def take(self, *, has_room: bool = True) -> K | None:
+        """Gives a key that is ready to the caller, who must call `done` with it; None if there is none.
+
+        `has_room` as in `ready`.
+        """
+        line = self._next_line(has_room=has_room)
+        if self._closed or line is None:
             return None
-        key, _ = self._ready.popleft()
+        key, _ = line.popleft()
+        self._passed = 0 if line is self._late else self._passed + 1
         now = anyio.current_time()
         self._working_s[key] = now
         added_s = self._added_s.pop(key)
         if self._observer is not None:
-            self._observer.depth(len(self._ready))
+            self._observer.depth(len(self))
             self._observer.waited(now - added_s)
         return key
 
+    def _next_line(self, *, has_room: bool) -> deque[tuple[K, float]] | None:
+        """From which line the next key comes."""
+        is_overdue = self._until_overdue_s() <= 0
+        if self._ready and not (is_overdue and self._passed >= _TURNS):
+            return self._ready
+        return self._late if self._late and (has_room or is_overdue) else None
+
     def ready_since_s(self) -> float | None:
         """Since when there has been a key that is ready; None if there is none."""
-        return self._ready[0][1] if self._ready else None
+        return min((line[0][1] for line in (self._ready, self._late) if line), default=None)
 
     def done(self, key: K, *, waited_s: float = 0.0) -> None:
         """Ends the caller's work on the key; if it was added meanwhile, it is ready again.
@@ -180,17 +213,17 @@ class WorkQueue(Generic[K]):
         if self._observer is not None:
             self._observer.worked(anyio.current_time() - since_s - waited_s)
         if key in self._added_s and not self._closed:
-            self._push(key)
+            self._push(key, self._ready)
 
     def close(self) -> None:
         """Takes and gives no more keys; those with workers go on until `done`."""
         self._closed = True
         self._wake()
 
-    def _push(self, key: K) -> None:
-        self._ready.append((key, anyio.current_time()))
+    def _push(self, key: K, line: deque[tuple[K, float]]) -> None:
+        line.append((key, anyio.current_time()))
         if self._observer is not None:
-            self._observer.depth(len(self._ready))
+            self._observer.depth(len(self))
         self._wake()
 
     def _promote(self) -> None:
@@ -200,10 +233,14 @@ class WorkQueue(Generic[K]):
             delayed = heapq.heappop(self._delayed)
             # A key that was added for at once, or moved to an earlier time, left a stale entry behind.
             if self._due_s.get(delayed.key) == delayed.due_s:
-                self.add(delayed.key)
+                self._add(delayed.key, self._late)
 
     def _until_due_s(self) -> float:
         return max(0.0, self._delayed[0].due_s - anyio.current_time()) if self._delayed else float("inf")
+
+    def _until_overdue_s(self) -> float:
+        """Seconds until the first key that was delayed lets no more others go first."""
+        return self._late[0][1] + _OVERDUE_S - anyio.current_time() if self._late else float("inf")
 
     def _wake(self) -> None:
         self._changed.set()

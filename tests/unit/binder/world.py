@@ -61,11 +61,15 @@ class Memory(Client):
     Attributes:
         calls: How often it was asked what, by method and kind; watches do not count.
         refuses: Called for each Binding; what it returns is raised.
+        latency_s: Seconds that each request takes.
+        silent: Reservations of groups that begin so name no device.
     """
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.refuses: Callable[[str], errors.ApiError | None] = lambda _: None
+        self.latency_s = 0.0
+        self.silent = "silent"
         self._kinds: dict[Resource, dict[Key, Object]] = {}
         self._version = 1
         self._watches: dict[int, tuple[Resource, Mapping[str, str], list[bytes], anyio.Event]] = {}
@@ -87,7 +91,8 @@ class Memory(Client):
         metadata["resourceVersion"] = str(self._version)
         if resource == BIND_REQUESTS:
             metadata.setdefault("generation", 1)
-        if metadata.get("namespace") == RESERVATIONS:
+        group = (metadata.get("labels") or {}).get("runai-gpu-group", "")
+        if metadata.get("namespace") == RESERVATIONS and not group.startswith(self.silent):
             metadata.setdefault("annotations", {}).setdefault(GPU_INDEX, f"GPU-{metadata['name']}")
         key, kind = key_of(item), self._kinds.setdefault(resource, {})
         self._tell(resource, "MODIFIED" if key in kind else "ADDED", item)
@@ -119,7 +124,7 @@ class Memory(Client):
         self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str = ""
     ) -> Object:
         self._count("GET", resource, subresource)
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.latency_s)
         item = self._kinds.get(resource, {}).get((namespace or "", name))
         if item is None:
             raise _absent(f"{resource.plural} {namespace}/{name}")
@@ -129,7 +134,7 @@ class Memory(Client):
         self, resource: Resource, params: Mapping[str, str], namespace: str | None = None
     ) -> Object:
         self._count("LIST", resource)
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.latency_s)
         kept = {name: text for name, text in params.items() if name.endswith("Selector")}
         items = [item for item in self._kinds.get(resource, {}).values() if _is_chosen(item, kept)]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": copy.deepcopy(items)}
@@ -170,7 +175,7 @@ class Memory(Client):
         subresource: str = "",
     ) -> Object:
         self._count("POST", resource, subresource)
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.latency_s)
         if subresource:
             refused = self.refuses(name)
             if refused is not None:
@@ -197,7 +202,7 @@ class Memory(Client):
         how: Patch = Patch.MERGE,
     ) -> Object:
         self._count("PATCH", resource, subresource)
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.latency_s)
         if resource.plural == "events":
             return {}
         if (namespace or "", name) not in self._kinds.get(resource, {}):
@@ -228,7 +233,7 @@ class Memory(Client):
         grace_period_s: int | None = None,
     ) -> None:
         self._count("DELETE", resource)
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.latency_s)
         self.remove(resource, name, namespace or "")
 
 
