@@ -26,6 +26,7 @@ from controller.kai.names import (
     POD_BOUND,
     RECEIVED_RESOURCE_TYPE,
 )
+from controller.kai.reasons import Phase
 from controller.kai.sharing import is_group_label
 from controller.runtime.client import Object
 
@@ -133,9 +134,17 @@ def trim_node(node: Object) -> Object:
 
 
 def trim_request(request: Object) -> Object:
-    """A request without annotations and the bookkeeping of who wrote what."""
+    """A request without annotations and the bookkeeping of who wrote what.
+
+    One that has succeeded stays for as long as its pod, and its conditions, most of its bytes, are for
+    people, who read them live. Should anything be written to it all the same, the patch does not fit at
+    first, and it is read again.
+    """
     request["metadata"].pop("managedFields", None)
     request["metadata"].pop("annotations", None)
+    status = request.get("status")
+    if isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED:
+        status["conditions"] = []
     return request
 
 

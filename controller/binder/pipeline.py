@@ -57,8 +57,10 @@ class Caller(Protocol):
     def is_final(self, failure: Failed) -> bool:
         """Whether no further attempt follows one that failed so."""
 
-    async def is_handed_over(self) -> bool:
+    async def is_handed_over(self, failure: Failed) -> bool:
         """Whether, by a live look, the request is another shard's: asked before anything is undone.
+
+        `failure` is why it would be.
 
         Raises:
             errors.ApiError: The server was not there.
@@ -319,7 +321,7 @@ class _Attempt:
 
     async def _undo(self, step: str, failure: Failed) -> Ending | HandedOver:
         self._waits.may_end = False
-        if await self._caller.is_handed_over():
+        if await self._caller.is_handed_over(failure):
             return HandedOver()
         context = replace(self._context, final=self._caller.is_final(failure))
         failure = await self._pipeline.undoing.undo(context, self._chain, failure)

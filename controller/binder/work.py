@@ -80,15 +80,21 @@ class Work:
             return Failed(Reason.REQUEST_CHANGED, f"request {name} was changed while it was worked on")
         return None
 
-    async def is_handed_over(self) -> bool:
-        """Whether it is in another pool by now; to the cache that looks as if it were deleted."""
+    async def is_handed_over(self, failure: Failed) -> bool:
+        """Whether it is in another pool by now, or was: to the cache that looks as if it were deleted.
+
+        One that has come back is worked on anew, since it is new to the cache.
+        """
         if self.caches.pool.is_whole:
             return False
         try:
             found = await self.client.get(BIND_REQUESTS, self.request.name, self.request.namespace)
         except errors.NotFoundError:
             return False
-        return found["metadata"]["uid"] == self.request.uid and not self.caches.pool.holds(found)
+        if found["metadata"]["uid"] != self.request.uid:
+            return False
+        was_away = failure.reason == Reason.REQUEST_DELETED and not is_over(found)
+        return was_away or not self.caches.pool.holds(found)
 
     def is_final(self, failure: Failed) -> bool:
         """Whether no further attempt of this very decision follows one that failed so."""

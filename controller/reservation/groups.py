@@ -4,7 +4,7 @@ The caches say when to look; nothing is deleted on their word alone. A group is 
 for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import anyio
@@ -115,14 +115,18 @@ class GroupReconciler:
         nodes = {node_of(pod) for pod in holding}
         if self._members.is_needed(group, nodes):
             await self._remove_rivals(group, holding)
-        elif holding and await self._members.is_needed_live(group, nodes):
-            self._usage.needed_live.add(group)
-            return Result(_LOOK_AGAIN_S)  # no cache may tell of its end
         elif holding:
-            return await self._release(group, holding)
+            # Before it is looked who needs them: what is noted on them later is not overlooked.
+            versions = await self._shard.versions_of(holding)
+            if await self._members.is_needed_live(group, nodes):
+                self._usage.needed_live.add(group)
+                return Result(_LOOK_AGAIN_S)  # no cache may tell of its end
+            return await self._release(group, holding, versions)
         return result
 
-    async def _release(self, group: str, reservations: Iterable[Object]) -> Result:
+    async def _release(
+        self, group: str, reservations: Iterable[Object], versions: Mapping[str, str]
+    ) -> Result:
         """Removes the reservations of a group that nobody needs; one that may be needed yet has time."""
         young_s = 0.0
         for pod in reservations:
@@ -131,7 +135,7 @@ class GroupReconciler:
                 young_s = max(young_s, left_s)
                 continue
             if await self._shard.owns(pod):
-                await self._pods.remove(pod)
+                await self._pods.remove(pod, version=versions.get(pod["metadata"]["uid"], ""))
             self._first_seen_s.pop(pod["metadata"]["uid"], None)
         return Result(young_s or None)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 from loguru import logger
 
-from controller.kai.names import PODS
+from controller.kai.names import PODS, USED_BY
 from controller.kai.outcome import Failed
 from controller.kai.pods import full_name, is_alive
 from controller.kai.reasons import Reason
@@ -90,12 +90,33 @@ class ReservationPods:
             if isinstance(found, Failed):
                 return found
             if found is not None:
-                return _checked(found, group, bind)
+                checked = _checked(found, group, bind)
+                if isinstance(checked, Failed) or await self._is_noted(checked, bind):
+                    return checked
+                continue
             # Outside the lock: the old pod may take its time to go.
             failure = await self._until_gone(reservation_name(bind.node_name, group), bind)
             if failure is not None:
                 return failure
         return by_turns(group)
+
+    async def _is_noted(self, reservation: Object, bind: Bind) -> bool:
+        """Notes on another shard's reservation that it is used; False if it is gone.
+
+        Its owner may just have looked who needs it, before there was this request: the note makes it another
+        version than the one that he may remove.
+        """
+        if self._members.shard.shows(reservation) or reservation in bind.made:
+            return True
+        metadata = reservation["metadata"]
+        note = {"uid": metadata["uid"], "annotations": {USED_BY: bind.request.uid}}
+        try:
+            await self._client.patch(PODS, metadata["name"], {"metadata": note}, metadata["namespace"])
+        except (errors.NotFoundError, errors.ConflictError):
+            self._usage.unseen.pop(next(iter(groups_of_pod(reservation)), ""), None)
+            await anyio.sleep(_UNSEEN_PAUSE_S)  # until the cache shows it
+            return False
+        return True
 
     def _unseen(self, group: str) -> Object | None:
         """What a bind under way has made and the cache does not show yet."""
@@ -183,16 +204,26 @@ class ReservationPods:
                 return Failed(Reason.RESERVATION_LOST, text)
         return None
 
-    async def remove(self, reservation: Object) -> None:
-        """Deletes this very reservation pod at once; another of its name stays."""
+    async def remove(self, reservation: Object, *, version: str = "") -> None:
+        """Deletes this very reservation pod at once; another of its name stays.
+
+        With a resourceVersion it also stays if it was changed since, and is looked at again for that.
+        """
         metadata = reservation["metadata"]
-        with self._usage.removing(reservation):
-            try:
+        try:
+            with self._usage.removing(reservation):
                 await self._client.delete(
-                    PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_period_s=0
+                    PODS,
+                    metadata["name"],
+                    metadata["namespace"],
+                    uid=metadata["uid"],
+                    version=version,
+                    grace_period_s=0,
                 )
-            except (errors.NotFoundError, errors.ConflictError):
-                return  # by somebody else
+        except errors.NotFoundError:
+            return  # by somebody else
+        except errors.ConflictError:
+            return
         log = logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(reservation)))
         log.info("Removed a reservation pod")
 

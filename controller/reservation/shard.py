@@ -7,8 +7,9 @@ away is looked for live, in all pools. Without shards nothing is asked here.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 
-from controller.kai.names import BIND_REQUESTS, NODES
+from controller.kai.names import BIND_REQUESTS, NODES, PODS
 from controller.kai.nodepool import SELECTED_NODE_LABEL, NodePool
 from controller.kai.sharing import is_label_value
 from controller.runtime import errors
@@ -52,6 +53,19 @@ class Shard:
         except errors.NotFoundError:
             return False
         return self.pool.holds(node)
+
+    async def versions_of(self, reservations: Iterable[Object]) -> dict[str, str]:
+        """The resourceVersions of reservations by their uids, by live reads; none without shards.
+
+        Binders of other pools note on a reservation that they go by it.
+        """
+        versions: dict[str, str] = {}
+        for pod in () if self.pool.is_whole else reservations:
+            metadata = pod["metadata"]
+            with suppress(errors.NotFoundError):
+                found = (await self._client.get(PODS, metadata["name"], metadata["namespace"]))["metadata"]
+                versions[found["uid"]] = found["resourceVersion"]
+        return versions
 
     async def requests_on(self, node_names: Iterable[str]) -> list[Object]:
         """The requests for these nodes by a live look, whatever pool they are in; none without shards.

@@ -42,15 +42,20 @@ def _at(item: Object, path: str) -> str:
 
 
 def _is_chosen(item: Object, params: Mapping[str, str]) -> bool:
-    """Whether an object matches the selectors; sets of values are not known here."""
+    """Whether an object matches the selectors; of sets only those of one value are known here."""
     labels: Mapping[str, str] = item["metadata"].get("labels") or {}
-    wanted = [term for term in params.get("labelSelector", "").split(",") if term]
     fields = [term for term in params.get("fieldSelector", "").split(",") if term]
-    for term in wanted:
-        name, equals, value = term.partition("=")
-        if term.startswith("!") or not equals or name.endswith("!"):
-            raise NotImplementedError(term)
-        if labels.get(name) != value:
+    for term in filter(None, params.get("labelSelector", "").split(",")):
+        name, has_set, value = term.partition(" in ")
+        if has_set:
+            fits = labels.get(name) == value.strip("()")
+        elif "!=" in term:
+            fits = labels.get(term.partition("!=")[0]) != term.partition("!=")[2]
+        elif "=" in term:
+            fits = labels.get(term.partition("=")[0]) == term.partition("=")[2]
+        else:
+            fits = (term.lstrip("!") in labels) != term.startswith("!")
+        if not fits:
             return False
     return all(_at(item, path) == value for path, _, value in (term.partition("=") for term in fields))
 
@@ -101,17 +106,21 @@ class Memory(Client):
 
     def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
         """Deletes an object."""
-        item = self._kinds[resource].pop((namespace, name))
+        item = self._kinds[resource][namespace, name]
         self._version += 1
         metadata = {**item["metadata"], "resourceVersion": str(self._version)}
         self._tell(resource, "DELETED", {**item, "metadata": metadata})
+        del self._kinds[resource][namespace, name]
 
     def _tell(self, resource: Resource, kind: str, item: Object) -> None:
-        line = b""
+        before = self._kinds.get(resource, {}).get(key_of(item))
         for watched, params, lines, news in self._watches.values():
-            if watched == resource and _is_chosen(item, params):
-                line = line or orjson.dumps({"type": kind, "object": item})
-                lines.append(line)
+            if watched != resource:
+                continue
+            was, fits = before is not None and _is_chosen(before, params), _is_chosen(item, params)
+            if was or fits:  # one that leaves the selectors, or comes, is deleted or added for who has them
+                told = kind if was and fits else "ADDED" if fits and kind != "DELETED" else "DELETED"
+                lines.append(orjson.dumps({"type": told, "object": item}))
                 news.set()
 
     def _count(self, method: str, resource: Resource, subresource: str = "") -> None:
@@ -181,6 +190,8 @@ class Memory(Client):
             if refused is not None:
                 raise refused
             pod = copy.deepcopy(self.found(resource, name, namespace or ""))
+            if pod["spec"].get("nodeName"):
+                raise errors.from_status("POST", 409, {"reason": "Conflict"}, "already assigned")
             pod["spec"]["nodeName"] = body["target"]["name"]
             for part in ("labels", "annotations"):
                 pod["metadata"][part] = {**pod["metadata"].get(part, {}), **body["metadata"].get(part, {})}
@@ -189,7 +200,14 @@ class Memory(Client):
         item["metadata"]["namespace"] = namespace or ""
         if resource.plural == "events":
             return item  # nobody here reads them
+        if key_of(item) in self._kinds.get(resource, {}):
+            raise errors.from_status("POST", 409, {"reason": "AlreadyExists"}, "already exists")
         return copy.deepcopy(self.put(resource, item))
+
+    async def update(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
+        self._count("PUT", resource)
+        await anyio.sleep(self.latency_s)
+        return copy.deepcopy(self.put(resource, orjson.loads(orjson.dumps(body))))
 
     async def patch(
         self,
@@ -220,7 +238,10 @@ class Memory(Client):
         else:
             assert isinstance(body, dict)
             for part, delta in body.items():
-                item[part] = {**item.get(part, {}), **delta}
+                inner = item.setdefault(part, {})
+                for name_of_field, value in delta.items():
+                    both = isinstance(value, dict) and isinstance(inner.get(name_of_field), dict)
+                    inner[name_of_field] = {**inner[name_of_field], **value} if both else value
         return copy.deepcopy(self.put(resource, item))
 
     async def delete(
@@ -230,10 +251,16 @@ class Memory(Client):
         namespace: str | None = None,
         *,
         uid: str,
+        version: str = "",
         grace_period_s: int | None = None,
     ) -> None:
         self._count("DELETE", resource)
         await anyio.sleep(self.latency_s)
+        item = self._kinds.get(resource, {}).get((namespace or "", name))
+        if item is None:
+            raise _absent(name)
+        if item["metadata"]["uid"] != uid or version not in ("", item["metadata"]["resourceVersion"]):
+            raise errors.from_status("DELETE", 409, {"reason": "Conflict"}, "another one, or changed")
         self.remove(resource, name, namespace or "")
 
 
@@ -268,8 +295,8 @@ class World:
             yield
             stop.set()
 
-    def node(self, name: str) -> None:
-        self.server.put(NODES, {"metadata": {"name": name, "labels": {"nvidia.com/gpu.memory": "15360"}}})
+    def node(self, name: str, **labels: str) -> None:
+        self.server.put(NODES, {"metadata": {"name": name, "labels": labels}})
 
     def pod(self, name: str, *, node: str = "", group: str = "", **fields: Any) -> Object:  # noqa: ANN401
         """A pod, with a share of a GPU if there is a group; on a node if there is one."""
@@ -282,11 +309,20 @@ class World:
         status = {"phase": "Running" if node else "Pending"}
         return self.server.put(PODS, {"metadata": metadata, "spec": spec, "status": status})
 
-    def ask(self, pod: Object, node: str, *, group: str = "", **spec: Any) -> Object:  # noqa: ANN401
+    def ask(
+        self,
+        pod: Object,
+        node: str,
+        *,
+        group: str = "",
+        labels: Mapping[str, str] | None = None,
+        **spec: Any,  # noqa: ANN401
+    ) -> Object:
         """The scheduler's request for a pod; of one that is on its node it has succeeded."""
         name = pod["metadata"]["name"]
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
-        metadata = {"name": name, "namespace": "default", "ownerReferences": [owner]}
+        metadata: Object = {"name": name, "namespace": "default", "ownerReferences": [owner]}
+        metadata["labels"] = {"selected-node": node, **(labels or {})}
         whole: Object = {"podName": name, "selectedNode": node, "receivedResourceType": "Regular"}
         if group:
             gpu = {"count": 1, "portion": "0.50"}
@@ -300,6 +336,13 @@ class World:
         metadata = {"name": name, "namespace": RESERVATIONS, "labels": {"runai-gpu-group": group}}
         spec = {"nodeName": node, "containers": []}
         self.server.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+
+    def label(self, resource: Resource, name: str, namespace: str, **labels: str | None) -> None:
+        """Changes labels; None takes one off."""
+        item = copy.deepcopy(self.server.found(resource, name, namespace))
+        after = {**(item["metadata"].get("labels") or {}), **labels}
+        item["metadata"]["labels"] = {key: value for key, value in after.items() if value is not None}
+        self.server.put(resource, item)
 
     def phase(self, name: str) -> str:
         """Of a request."""
