@@ -16,7 +16,7 @@ from tests.unit.binder.world import Memory, World
 
 pytestmark = pytest.mark.anyio
 
-WAVE, WAVES = 40, 8
+WAVE, WAVES = 20, 4
 REMEMBERED = 50
 """Of events and removed pods, so that what is full at its limit is full soon."""
 TOLERATED = 1.02
@@ -71,7 +71,7 @@ async def test_an_hour_of_failing_retries_leaves_nothing() -> None:
     world = World(Memory())
     world.node("node")
     world.server.refuses = lambda _: errors.from_status("POST", 403, {"reason": "Forbidden"}, "no")
-    names = [f"f-{number}" for number in range(20)]
+    names = [f"f-{number}" for number in range(8)]
     async with world.running():
         for number, name in enumerate(names):
             group = f"g-{number}" if number % 2 else ""

@@ -17,8 +17,8 @@ from tests.unit.binder.world import Memory, World
 
 pytestmark = pytest.mark.anyio
 
-FAILING, WAITING, FRESH = 50, 20, 700
-INTERVAL_S = 0.1
+FAILING, WAITING, FRESH = 50, 20, 350
+INTERVAL_S = 0.2
 LATENCY_S = 0.02
 
 

@@ -20,7 +20,7 @@ import controller
 from tests.unit.binder.world import Memory, World
 
 pytestmark = pytest.mark.anyio
-FEW, MANY = 10, 1000
+FEW, MANY = 10, 500
 """Nodes, groups and reservations; of pods and requests three times as many."""
 BINDS = 5
 HERE = str(Path(controller.__file__).parent)

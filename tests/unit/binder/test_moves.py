@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 POOLS = ("a", "b", "")
 LABEL = "pool"
-MEMBERS = 30
+MEMBERS = 18
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def flags(pool: str) -> tuple[str, str]:
     return f"--nodepool-label-key={LABEL}", f"--partition-label-value={pool}"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 async def test_nothing_is_lost_and_nobodys_gpu_is_released(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 -- the same ones in each run
     server = Judge()
