@@ -91,7 +91,7 @@ class ReservationPods:
                 return found
             if found is not None:
                 checked = _checked(found, group, bind)
-                if isinstance(checked, Failed) or await self._is_noted(checked, bind):
+                if isinstance(checked, Failed) or await self._is_noted(group, checked, bind):
                     return checked
                 continue
             # Outside the lock: the old pod may take its time to go.
@@ -100,7 +100,7 @@ class ReservationPods:
                 return failure
         return by_turns(group)
 
-    async def _is_noted(self, reservation: Object, bind: Bind) -> bool:
+    async def _is_noted(self, group: str, reservation: Object, bind: Bind) -> bool:
         """Notes on another shard's reservation that it is used; False if it is gone.
 
         Its owner may just have looked who needs it, before there was this request: the note makes it another
@@ -113,7 +113,7 @@ class ReservationPods:
         try:
             await self._client.patch(PODS, metadata["name"], {"metadata": note}, metadata["namespace"])
         except (errors.NotFoundError, errors.ConflictError):
-            self._usage.unseen.pop(next(iter(groups_of_pod(reservation)), ""), None)
+            self._usage.unseen.pop(group, None)
             await anyio.sleep(_UNSEEN_PAUSE_S)  # until the cache shows it
             return False
         return True

@@ -252,6 +252,8 @@ def test_a_request_that_moves_and_whose_node_does_not(
     cluster.agents.forget(group)
     cluster.wait_for("x", "Succeeded", within_s=WITHIN_S)
     assert bound_by(second) == ["x"]
+    noted = cluster.reservation(group)["metadata"]["annotations"]["kai.scheduler/used-by-bind-request"]
+    assert noted == cluster.get_request("x")["metadata"]["uid"]
     cluster.move_pod("x", pool("b"))
     cluster.assert_kept(group, uid)
     first.stop()
