@@ -16,9 +16,11 @@ from controller.binder.crd import SchemaCheck
 from controller.binder.metrics import BinderMetrics
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline, SharedGPUs
-from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
+from controller.binder.reconciler import BindRequestReconciler, keys_to_bind
 from controller.binder.telling import Counts, Teller
-from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
+from controller.binder.work import Caches
+from controller.kai.names import BIND_REQUESTS, NODES, PODS
+from controller.kai.nodepool import NodePool
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.planning import plan
 from controller.plugins import registry
@@ -42,17 +44,19 @@ from controller.reservation.members import (
     pods_of_request,
 )
 from controller.reservation.service import Reservations
+from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
 from controller.runtime.cache import Cache, Key
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, ClientOptions
 from controller.runtime.endpoints import Telemetry
+from controller.runtime.lanes import Lanes
 from controller.runtime.leader import Lease, LeaseOptions
 from controller.runtime.manager import Manager, ManagerOptions
 from controller.runtime.metrics import Metrics
 from controller.runtime.reconcile import Controller, Reconciler
 from controller.runtime.reporting import EventRecorder
-from controller.runtime.workqueue import Backoff, Lanes, WorkQueue
+from controller.runtime.workqueue import Backoff, WorkQueue
 from controller.setting_types import PLACEHOLDER_IMAGE, image_problem
 from controller.settings import Settings, SettingsError
 
@@ -194,7 +198,8 @@ def _manager(
 ) -> Manager:
     lease = _lease(settings, client, metrics) if settings.leader_elect else None
     caches = _caches(settings, plugins, client, lease)
-    groups = GroupCaches(requests=caches.requests, pods=caches.pods, reservations=caches.reservations)
+    shard = Shard(client, caches.pool, caches.nodes)
+    groups = GroupCaches(caches.requests, caches.pods, caches.reservations, shard)
     recorder = EventRecorder(client, "binder")
     backoff = Backoff(settings.rate_limiter_base_delay, settings.rate_limiter_max_delay)
     usage = Usage()
@@ -205,9 +210,7 @@ def _manager(
     group_reconciler = GroupReconciler(client, groups, reservations, usage, recorder)
     releasing = _controller("gpugroup", group_reconciler, group_queue, settings, metrics)
     ledger = Ledger(groups, reservations.members, usage)
-    releasing.watch(caches.requests, ledger.noting(groups_of_changed_request))
-    releasing.watch(caches.pods, ledger.noting(group_reconciler.groups_of_changed_pod))
-    releasing.watch(caches.reservations, ledger.noting(groups_of_changed_reservation))
+    _watch_groups(releasing, group_reconciler, caches, ledger)
 
     gpus = SharedGPUs(reservations, usage, group_queue.add)
     pipeline = Pipeline(client, plugins, gpus, changes, metrics.measures)
@@ -235,27 +238,40 @@ def _manager(
     return manager
 
 
+def _watch_groups(
+    releasing: Controller[str], reconciler: GroupReconciler, caches: Caches, ledger: Ledger
+) -> None:
+    releasing.watch(caches.requests, ledger.noting(groups_of_changed_request))
+    releasing.watch(caches.pods, ledger.noting(reconciler.groups_of_changed_pod))
+    releasing.watch(caches.reservations, ledger.noting(groups_of_changed_reservation))
+    if not caches.pool.is_whole:
+        releasing.watch(caches.nodes, reconciler.groups_of_changed_node)
+
+
 def _caches(
     settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, lease: Lease | None
 ) -> Caches:
     has_outsiders = any(planned.cls not in registry.BUILT_IN for planned in plugins)
+    pool = _pool(settings)
+    in_pool = {} if pool.is_whole else {"labelSelector": pool.selector}
     ours = {"fieldSelector": f"spec.schedulerName={settings.scheduler_name}"}
     return Caches(
         requests=Cache(
             client,
             BIND_REQUESTS,
+            selectors=in_pool,
             trim=trim_request,
             indexes={GROUP_INDEX: groups_of_request, POD_INDEX: pods_of_request},
         ),
         pods=Cache(
             client,
             PODS,
-            selectors=ours,
+            selectors=ours | in_pool,
             trim=partial(trim_pod, all_annotations=has_outsiders),
             indexes={GROUP_INDEX: groups_of_pod},
             required=False,
         ),
-        nodes=Cache(client, NODES, trim=trim_node, required=False),
+        nodes=Cache(client, NODES, selectors=in_pool, trim=trim_node, required=False),
         reservations=Cache(
             client,
             PODS,
@@ -266,7 +282,12 @@ def _caches(
             required=False,
         ),
         leading_since=lease.acquired_version if lease is not None else str,
+        pool=pool,
     )
+
+
+def _pool(settings: Settings) -> NodePool:
+    return NodePool(settings.nodepool_label_key, settings.partition_label_value)
 
 
 def _reservation_options(settings: Settings) -> ReservationOptions:
@@ -287,6 +308,7 @@ def _reservation_options(settings: Settings) -> ReservationOptions:
         fake_gpu_nodes=settings.fake_gpu_nodes,
         fips_only=settings.fips_only,
         scale_adjust_namespace=settings.scale_adjust_namespace,
+        pool=_pool(settings),
     )
 
 
@@ -306,5 +328,6 @@ def _controller(
 
 def _lease(settings: Settings, client: Client, metrics: Metrics) -> Lease:
     identity = f"{socket.gethostname()}_{uuid4()}"
-    options = LeaseOptions(LEASE_NAME, election_namespace(settings), identity)
-    return Lease(client, options, observe=lambda held: metrics.leader(LEASE_NAME, held))
+    name = _pool(settings).lease_name
+    options = LeaseOptions(name, election_namespace(settings), identity)
+    return Lease(client, options, observe=lambda held: metrics.leader(name, held))

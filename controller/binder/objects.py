@@ -26,6 +26,7 @@ from controller.kai.names import (
     POD_BOUND,
     RECEIVED_RESOURCE_TYPE,
 )
+from controller.kai.reasons import Phase
 from controller.kai.request import MOST_GROUPS
 from controller.kai.sharing import is_group, is_group_label
 from controller.runtime.client import Object
@@ -140,12 +141,20 @@ def trim_request(request: Object) -> Object:
 
     Of one that is too large only that is kept by which others judge it: for which pod, node and groups it is,
     and how it stands.
+    One that has succeeded stays for as long as its pod, and its conditions, most of its bytes, are for
+    people, who read them live. Should anything be written to it all the same, the patch does not fit at
+    first, and it is read again.
     """
     if is_cut(request):
         return request
     for name in ("managedFields", "annotations"):
         request["metadata"].pop(name, None)
-    return _cut_request(request) if _is_large(request) else request
+    if _is_large(request):
+        return _cut_request(request)
+    status = request.get("status")
+    if isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED:
+        status["conditions"] = []
+    return request
 
 
 def _metadata(item: Object) -> Object:

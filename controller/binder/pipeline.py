@@ -19,7 +19,16 @@ from controller.binder.steps import Step
 from controller.binder.undo import Undo
 from controller.binder.waits import Caller, Guarded, Waits
 from controller.kai.names import PODS
-from controller.kai.outcome import Ending, Failed, Interrupted, Ready, WaitEndedError, failed_by
+from controller.kai.outcome import (
+    Attempted,
+    Ending,
+    Failed,
+    HandedOver,
+    Interrupted,
+    Ready,
+    WaitEndedError,
+    failed_by,
+)
 from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
@@ -87,9 +96,7 @@ class Pipeline:
         reserve = (ConditionType.GPU_RESERVED,) if is_fraction else ()
         return (*reserve, *(step.type for step in self.steps))
 
-    async def bind(
-        self, request: BindRequest, pod: Object, node: Object, caller: Caller
-    ) -> Ending | Interrupted:
+    async def bind(self, request: BindRequest, pod: Object, node: Object, caller: Caller) -> Attempted:
         """Binds the pod, or finds out why not.
 
         Args:
@@ -102,7 +109,7 @@ class Pipeline:
 
     async def undo(
         self, request: BindRequest, pod: Object, node: Object, caller: Caller, failure: Failed
-    ) -> Ending | Interrupted:
+    ) -> Attempted:
         """Takes back what an earlier attempt, perhaps of another process, left; ends with the failure.
 
         Args:
@@ -120,11 +127,11 @@ class Pipeline:
         pod: Object,
         node: Object,
         caller: Caller,
-        work: "Callable[[_Attempt], Awaitable[Ending | Interrupted]]",
-    ) -> Ending | Interrupted:
+        work: "Callable[[_Attempt], Awaitable[Attempted]]",
+    ) -> Attempted:
         groups = request.gpu_groups if request.is_fraction else ()
         with self.gpus.usage.of(groups, self.gpus.on_left):
-            ending: Ending | Interrupted
+            ending: Attempted
             async with anyio.create_task_group() as tasks:
                 guarded = Guarded(request, pod, node, caller.obsolete)
                 clock = AttemptClock(self.measures)
@@ -163,15 +170,15 @@ class _Attempt:
     def _enter(self, step: str) -> None:
         self._waits.step = step
 
-    async def bind(self) -> Ending | Interrupted:
+    async def bind(self) -> Attempted:
         """Runs all steps."""
         return await self._to_its_end(self._forward)
 
-    async def undo(self, failure: Failed) -> Ending | Interrupted:
+    async def undo(self, failure: Failed) -> Attempted:
         """Takes back what there is of this request's work; the failure is nobody's in particular."""
         return await self._to_its_end(partial(self._undo, ConditionType.BOUND, failure))
 
-    async def _to_its_end(self, work: Callable[[], Awaitable[Ending]]) -> Ending | Interrupted:
+    async def _to_its_end(self, work: Callable[[], Awaitable[Ending | HandedOver]]) -> Attempted:
         """Runs the work; whatever it raises becomes an ending."""
         order = self._pipeline.order(is_fraction=self._request.is_fraction)
         try:
@@ -181,7 +188,7 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 -- it must reach the status, or nobody would know
             return self._ending(Stop(ConditionType.BOUND, _unforeseen(error)))
 
-    async def _forward(self) -> Ending:
+    async def _forward(self) -> Ending | HandedOver:
         """From step to step, to the node or back."""
         try:
             stop = (
@@ -267,7 +274,7 @@ class _Attempt:
             return Stop(ConditionType.BOUND, obsolete)
         return await self._of_reservations(reservations.confirm(self._reserved))
 
-    async def _assign(self) -> Ending:
+    async def _assign(self) -> Ending | HandedOver:
         """Gives the pod its node; the answer is final, so nobody has to look once more."""
         self._waits.step, self._waits.may_end = ConditionType.BOUND, False
         wish = Wish(
@@ -293,9 +300,11 @@ class _Attempt:
         verdict = judge_pod(self._request, pod, self._context.pod["metadata"]["uid"])
         return verdict if isinstance(verdict, Ready) else None
 
-    async def _undo(self, step: str, failure: Failed) -> Ending:
+    async def _undo(self, step: str, failure: Failed) -> Ending | HandedOver:
         self._waits.may_end = False
         self._waits.clock.enter(UNDO)
+        if await self._caller.is_handed_over(failure):
+            return HandedOver()
         context = replace(self._context, final=self._caller.is_final(failure))
         failure = await self._pipeline.undoing.undo(context, self._chain, failure)
         return self._ending(Stop(step, failure))

@@ -47,6 +47,15 @@ class Caller(Protocol):
     def is_final(self, failure: Failed) -> bool:
         """Whether no further attempt follows one that failed so."""
 
+    async def is_handed_over(self, failure: Failed) -> bool:
+        """Whether, by a live look, the request is another shard's: asked before anything is undone.
+
+        `failure` is why it would be.
+
+        Raises:
+            errors.ApiError: The server was not there.
+        """
+
     async def show_waiting(self, step: str, what: str, outcomes: Mapping[str, Outcome]) -> None:
         """Told of a long wait: condition type, what for, and the outcomes so far. Does not raise."""
 

@@ -57,9 +57,14 @@ def asks_for_share(annotations: Mapping[str, str]) -> bool:
     return asks or fractions.asks_for_share(annotations)
 
 
+def is_label_value(text: str) -> bool:
+    """Whether a label can have this value, and a selector ask for it."""
+    return _LABEL_VALUE.fullmatch(text) is not None
+
+
 def is_group(name: str) -> bool:
     """Whether a group's name can be a label's value, as it must be."""
-    return _LABEL_VALUE.fullmatch(name) is not None
+    return is_label_value(name)
 
 
 def is_group_label(name: str) -> bool:

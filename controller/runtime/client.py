@@ -249,10 +249,12 @@ class Client:
         namespace: str | None = None,
         *,
         uid: str,
+        version: str = "",
         grace_period_s: int | None = None,
     ) -> None:
-        """Deletes the object with this uid; another one under the same name stays (409)."""
-        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        """Deletes the object with this uid, and resourceVersion if it is given; any other stays (409)."""
+        preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         if grace_period_s is not None:
             body["gracePeriodSeconds"] = grace_period_s
         await self._request(Call("DELETE", resource, namespace, name, content=orjson.dumps(body)).checked())

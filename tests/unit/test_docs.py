@@ -17,15 +17,17 @@ from controller.kai.names import (
     GPU_FRACTION_LIMIT,
     GPU_MEMORY_LIMIT,
 )
+from controller.kai.nodepool import WHOLE, NodePool, lease_name_of
 from controller.kai.request import MOST_GROUPS, SPEC_FIELDS, ComputeMode
 from controller.plugins.registry import BUILT_IN
 from controller.runtime.session import MOST_OF_A_PAGE
 from controller.setting_texts import rows
-from controller.settings import VERBS
+from controller.settings import VERBS, load
 
 ROOT = Path(__file__).parents[2]
 FAULTS = (ROOT / "docs/faults.md").read_text()
 KAI = (ROOT / "docs/kai.md").read_text()
+SHARDING = (ROOT / "docs/sharding.md").read_text()
 ADMISSION = (ROOT / "docs/admission.md").read_text()
 SECURITY = (ROOT / "docs/security.md").read_text()
 CODE = set(re.findall(r"`([^`]+)`", KAI))
@@ -96,6 +98,30 @@ def test_every_mode_of_the_operator_is_there() -> None:
     modes = {"NonMemoryEnforced", "HamiCore", "NvFractions", "Disabled"}
     table = KAI.partition("## The operator's modes")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == modes
+
+
+def test_the_flags_of_shards_are_as_told() -> None:
+    table = SHARDING.partition("| `--nodepool-label-key` |")[2].partition("\n\n")[0]
+    given = re.findall(
+        r"^\| (?:`(.+?)`|\((.+?)\)) \| (?:`(.+?)`|\((.+?)\)) \| (.+?) \|$", table, re.MULTILINE
+    )
+    assert len(given) == 4
+    served = {}
+    for key, _, value, without, text in given:
+        flags = [f"--nodepool-label-key={key}"] if key else []
+        flags += [f"--partition-label-value={value}"] if value or without == "empty" else []
+        told = load(flags, {})
+        served[text.partition(":")[0]] = NodePool(told.nodepool_label_key, told.partition_label_value)
+    pool = NodePool("kai.scheduler/node-pool", "gpu-nodes")
+    assert served == {
+        "the whole cluster": WHOLE,
+        "what has the label with this value": pool,
+        "the same": pool,
+        "the default shard": NodePool("kai.scheduler/node-pool"),
+    }
+    assert f"`{lease_name_of('x')[:-1]}<pool>`" in SHARDING
+    for path in re.findall(r"-k (config/\S+)", SHARDING):
+        assert (ROOT / path / "kustomization.yaml").is_file()
 
 
 def test_every_annotation_that_the_webhook_judges_is_explained() -> None:

@@ -20,7 +20,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # below fails for those that are.
 TO_COME = {
     "docs/performance.md",
-    "docs/sharding.md",
     "docs/chaos.md",
     "docs/model.md",
 }

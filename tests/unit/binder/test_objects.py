@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from controller.binder.objects import is_cut, is_read, trim_node, trim_pod, trim_request
+from controller.binder.patches import json_patch
 from controller.kai import fractions, names
 from controller.kai.names import NUMA_PLACEMENT
 from controller.kai.outcome import Failed
@@ -314,6 +315,18 @@ def test_a_request_keeps_everything_but_its_bookkeeping() -> None:
     assert BindRequest.parse(trimmed).owner_uid == "p1"
     assert BindStatus.of(trimmed).failed_attempts == 1
     assert trim_request(copy.deepcopy(request)) == request
+
+
+def test_of_a_request_that_has_succeeded_the_conditions_go() -> None:
+    """They are most of its bytes. What is written to it is tested against them, so that it is read before."""
+    conditions = [{"type": "Bound", "status": "True", "reason": "Reconciled", "message": "x" * 1000}]
+    metadata = {"name": "a", "namespace": "team", "uid": "r1", "generation": 1}
+    for phase, kept in (("Succeeded", []), ("Failed", conditions), ("", conditions)):
+        status = {"phase": phase, "conditions": copy.deepcopy(conditions), "failedAttempts": 1}
+        trimmed = trim_request({"metadata": dict(metadata), "spec": {}, "status": status})
+        assert trimmed["status"] == {"phase": phase, "conditions": kept, "failedAttempts": 1}
+        tests = [step for step in json_patch(trimmed, {"conditions": []}) if step["op"] == "test"]
+        assert {"op": "test", "path": "/status/conditions", "value": kept} in tests
 
 
 def test_of_the_environment_only_what_decides_which_gpus_are_seen_has_its_value() -> None:

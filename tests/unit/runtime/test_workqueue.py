@@ -5,7 +5,8 @@ from collections import Counter
 import anyio
 import pytest
 
-from controller.runtime.workqueue import Backoff, Lanes, WorkQueue
+from controller.runtime.lanes import Lanes
+from controller.runtime.workqueue import Backoff, WorkQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -448,6 +449,64 @@ async def test_lanes_leave_nothing_behind() -> None:
     while (key := queue.take()) is not None:
         queue.done(key)
     assert (len(queue), queue.working) == (0, 0)
-    assert not queue._ready
-    assert not queue._full
-    assert not queue._lane_working
+    for line in (queue._ready, queue._late):
+        assert not line._turns
+        assert not line._full
+    assert not queue._lanes.working
+
+
+# What was delayed.
+
+
+async def test_what_was_delayed_goes_after_what_is_new() -> None:
+    queue = make()
+    queue.add_after("late", 1)
+    await anyio.sleep(1.5)
+    queue.add("new")
+    assert await drained(queue) == ["new", "late"]
+
+
+async def test_what_was_delayed_goes_in_the_end() -> None:
+    """A second later it is its turn after four others, for as long as others come."""
+    queue = make()
+    for name in ("late-1", "late-2"):
+        queue.add_after(name, 1)
+    await anyio.sleep(1)
+    for number in range(20):
+        queue.add(f"new-{number}")
+    assert (await queue.get(), await queue.get()) == ("new-0", "new-1")
+    await anyio.sleep(1)
+    keys = [await queue.get() for _ in range(10)]
+    assert [keys.index("late-1"), keys.index("late-2")] == [2, 7]
+    assert len(queue) == 10
+
+
+async def test_what_was_delayed_waits_for_room_but_not_for_long() -> None:
+    queue = make()
+    queue.add_after("late", 1)
+    await anyio.sleep(1)
+    assert queue.take(has_room=False) is None
+    with anyio.move_on_after(0.5) as scope:
+        await queue.ready(lambda: False)
+    assert scope.cancelled_caught
+    started_s = anyio.current_time()
+    assert await queue.ready(lambda: False)
+    assert anyio.current_time() - started_s == pytest.approx(0.5)
+    assert queue.take(has_room=False) == "late"
+
+
+async def test_room_that_comes_up_is_used_at_once() -> None:
+    queue, room = make(), [False]
+    queue.add_after("late", 1)
+    await anyio.sleep(1)
+    started_s = anyio.current_time()
+    async with anyio.create_task_group() as tasks:
+
+        async def wait() -> None:
+            assert await queue.ready(lambda: room[0])
+
+        tasks.start_soon(wait)
+        await anyio.sleep(0.1)
+        room[0] = True
+        queue.look_again()
+    assert anyio.current_time() - started_s == pytest.approx(0.1)
