@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from loguru import logger
 
+from controller.binder.decisions import must_be_confirmed, why_obsolete
 from controller.binder.objects import is_cut
 from controller.binder.pipeline import Pipeline
 from controller.binder.telling import Teller
 from controller.kai.names import BIND_REQUESTS, NODES, PODS
 from controller.kai.outcome import Ending, Failed, Interrupted, Outcome, Ready, failed_by
-from controller.kai.pods import full_name, judge_pod
+from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest, InvalidRequestError, is_over
 from controller.runtime import errors
@@ -89,7 +90,7 @@ class BindRequestReconciler:
             errors.ApiError: The server was not there; the request is as before.
         """
         await self._undo_kept(key, slot)
-        item = self._caches.requests.get(key[1], key[0])
+        item = await self._find_request(key)
         if item is None or is_over(item):
             self._interruptions.pop(key, None)
             return Result()
@@ -116,6 +117,25 @@ class BindRequestReconciler:
                 failure = Failed(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
                 ending = Ending(work.order, {}, failure)
             return await self._tell(work, pod, ending)
+
+    async def _find_request(self, key: Key) -> Object | None:
+        """The request; read live while the leader before us may have ended it unseen by our cache.
+
+        Else a pod could be bound whose request the scheduler reads as failed for good, and attempts that were
+        counted would be forgotten.
+        """
+        namespace, name = key
+        requests = self._caches.requests
+        held = requests.get(name, namespace)
+        if held is None or is_over(held) or requests.has_seen(self._caches.leading_since(), name, namespace):
+            return held
+        try:
+            found = await self._client.get(BIND_REQUESTS, name, namespace)
+        except errors.NotFoundError:
+            return None
+        same = found["metadata"]["uid"] == held["metadata"]["uid"]
+        requests.observe(found)
+        return requests.get(name, namespace) if same else None  # of another one the watch will tell
 
     def _order(self, request: BindRequest) -> tuple[str, ...]:
         return self._pipeline.order(is_fraction=request.is_fraction)
@@ -152,9 +172,7 @@ class BindRequestReconciler:
         pod = self._caches.pods.get(request.pod_name, request.namespace)
         if pod is not None and not is_cut(pod) and not self._may_be_bound_unseen(request, pod):
             verdict = judge_pod(request, pod, request.owner_uid)
-            # Without an owner the pod may be an earlier one of that name, whose end the cache has not seen.
-            unsure = isinstance(verdict, Ready) and request.owner_uid is None
-            if not isinstance(verdict, Failed) and not unsure:
+            if not must_be_confirmed(request, verdict):
                 return pod, verdict
         try:
             pod = await self._client.get(PODS, request.pod_name, request.namespace)
@@ -273,15 +291,8 @@ class _Work:
 
     def obsolete(self) -> Failed | None:
         """Why it is not to be bound any more, as far as the cache knows."""
-        metadata, name = self.item["metadata"], full_name(self.item)
-        held = self.requests.get(metadata["name"], metadata["namespace"])
-        if held is None or held["metadata"]["uid"] != metadata["uid"]:
-            return Failed(Reason.REQUEST_DELETED, f"request {name} was deleted", retry=False)
-        if is_over(held):
-            return Failed(Reason.REQUEST_DELETED, f"request {name} is over", retry=False)
-        if held["metadata"].get("generation") != metadata.get("generation"):
-            return Failed(Reason.REQUEST_CHANGED, f"request {name} was changed while it was worked on")
-        return None
+        metadata = self.item["metadata"]
+        return why_obsolete(self.item, self.requests.get(metadata["name"], metadata["namespace"]))
 
     def is_final(self, failure: Failed) -> bool:
         """Whether no further attempt of this very decision follows one that failed so."""

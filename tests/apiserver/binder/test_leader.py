@@ -135,3 +135,46 @@ def test_a_pod_that_the_leader_before_has_bound_is_not_worked_on(
         assert binder.stop() == 0
     finally:
         control_plane.request("DELETE", LEASE)
+
+
+@pytest.mark.parametrize("ended", ["for good", "deleted", "made anew"])
+def test_a_request_that_the_leader_before_has_ended_is_not_worked_on(
+    cluster: Cluster, proxy: Proxy, binders: Binders, control_plane: ControlPlane, ended: str
+) -> None:
+    """Found by the model of attempts: the pod was bound, though for the scheduler its request had failed."""
+    lease: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
+        "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
+    }
+    control_plane.request("POST", LEASE.rpartition("/")[0], lease)
+    try:
+        node = cluster.node()
+        made = cluster.pod("a")
+        cluster.ask("a", node, owner=made, backoffLimit=3)
+        kubeconfig = proxy.kubeconfig(control_plane.token("kai-scheduler", "binder"))
+        binder = binders.start(*FLAGS, kubeconfig=kubeconfig)
+        wait_until(lambda: any(call.path.endswith("/bindrequests") for call in proxy.open_watches))
+        with proxy.rule(Rule(Hang(), method="WATCH", path="/bindrequests$")):
+            path = f"{cluster.requests}/a"
+            if ended == "for good":
+                status = {"phase": "Failed", "failedAttempts": 3, "observedGeneration": 1, "reason": "no"}
+                control_plane.request("PATCH", f"{path}/status", {"status": status}, MERGE)
+            else:
+                control_plane.request("DELETE", path)
+            if ended == "made anew":
+                cluster.ask("a", "no-such-node", owner=made)
+            asked = proxy.count("GET", "bindrequests/a$")
+            control_plane.request("PATCH", LEASE, {"spec": {"holderIdentity": ""}}, MERGE)
+            wait_until(lambda: leads(binder), within_s=30)
+            wait_until(lambda: proxy.count("GET", "bindrequests/a$") > asked)
+            time.sleep(1)
+            cluster.assert_unbound("a")
+            assert proxy.count("POST", "pods/a/binding$") == 0
+            if ended == "for good":
+                assert cluster.status("a")["failedAttempts"] == 3
+            assert binder.log.count("A bind failed") == 0
+        assert binder.stop() == 0
+    finally:
+        control_plane.request("DELETE", LEASE)
