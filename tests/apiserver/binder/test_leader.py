@@ -1,44 +1,23 @@
 """Two binders with --leader-elect: one works, and no other beside it."""
 
-import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane
 
 from controller.runtime.client import Object
+from tests.apiserver.binder.conftest import FLAGS, Start
 from tests.audit import answered, credential_of
 from tests.binder import Binder, Binders
 from tests.cluster import MERGE, Cluster
 from tests.polling import wait_until
 from tests.proxy import Hang, Proxy, Rule
 
-FLAGS = ("--leader-elect", "--leader-election-namespace=kai-scheduler")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kai-scheduler/leases/2ad35f9c.kai.scheduler"
 LEADS = "This process leads now"
 NOW = "2026-01-01T00:00:00.000000Z"
 READS = ("get", "list", "watch")
-
-
-@pytest.fixture
-def start(own_plane: ControlPlane, own_binders: Binders, tmp_path: Path) -> "Start":
-    return Start(own_plane, own_binders, tmp_path)
-
-
-class Start:
-    """Starts binders with a token each, by which the audit log tells them apart."""
-
-    def __init__(self, plane: ControlPlane, binders: Binders, directory: Path) -> None:
-        self._plane = plane
-        self._binders = binders
-        self._directory = directory
-
-    def __call__(self, name: str) -> Binder:
-        written = self._plane.service_account_kubeconfig("kai-scheduler", "binder")
-        kubeconfig = shutil.copy(written, self._directory / f"{name}.kubeconfig")
-        return self._binders.start(*FLAGS, kubeconfig=Path(kubeconfig))
 
 
 def leads(binder: Binder) -> bool:
