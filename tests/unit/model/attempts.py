@@ -261,8 +261,8 @@ class Attempts:
         if state.seen != state.request or state.behind:
             told = _told_of(state._replace(behind=False), state.seen, state.request, self.rules)
             cut = told.queue == "ready" and state.queue == "delayed"
-            same = state.seen is not None and state.request is not None
-            same = same and _identity(state.seen) == _identity(state.request)
+            seen, live = state.seen, state.request
+            same = seen is not None and live is not None and _identity(seen) == _identity(live)
             wrong = "a write of its own cut a back-off short" if cut and same else ""
             yield Step("the cache sees the request", told, wrong=wrong)
 

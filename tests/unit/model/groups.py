@@ -96,9 +96,6 @@ class Rules:
     needed_live: Callable[[World, World], bool] = needed_live
     lost: Callable[[int, World, bool], Failed | None] = lost
     protects_use: bool = True
-    remembers_removals: bool = True
-    confirms: bool = True
-    deletes_by_uid: bool = True
     looks_when_left: bool = True
 
 
@@ -221,8 +218,7 @@ class Groups:
 
     def _make(self, state: State, number: int, bind: Bind) -> Step[State]:
         seen, server, memory = state.seen, state.server, state.memory
-        removed = memory.removed if self.rules.remembers_removals else frozenset[int]()
-        shown = at_once(members_of(seen, server, removed).find(GROUP))
+        shown = at_once(members_of(seen, server, memory.removed).find(GROUP))
         if shown is not None and seen.reservation is not None:
             found = seen.reservation.uid
         elif memory.unseen:
@@ -260,7 +256,7 @@ class Groups:
             yield self._ended(state, number, bind, f"the reservation of p{number} has gone", succeeded=False)
         elif answer is not None:
             state = state._replace(memory=memory._replace(relied_on=True))
-            after = _at(state, number, bind._replace(at="confirm" if self.rules.confirms else "bind"))
+            after = _at(state, number, bind._replace(at="confirm"))
             yield Step(f"the GPU of p{number} is known", after)
 
     def _confirm(self, state: State, number: int, bind: Bind) -> Step[State]:
@@ -325,7 +321,7 @@ class Groups:
     def _remove(self, state: State) -> Step[State]:
         memory, held = state.memory, state.server.reservation
         wrong = ""
-        if held is not None and (held.uid == memory.doomed or not self.rules.deletes_by_uid):
+        if held is not None and held.uid == memory.doomed:
             users = [pod for pod in state.server.pods if pod is not None and pod.state == BOUND]
             if any(pod.device == held.uid for pod in users):
                 wrong = "a GPU was released that a pod uses"

@@ -1,5 +1,7 @@
 """What the API server makes of a JSON patch, as far as the binder's patches go (RFC 6902)."""
 
+from typing import Any
+
 import orjson
 
 from controller.runtime.client import Object
@@ -10,7 +12,7 @@ def applied(item: Object, patch: list[Object]) -> Object | None:
     item = orjson.loads(orjson.dumps(item))
     for op in patch:
         *way, last = op["path"].strip("/").split("/")
-        place = item
+        place: Any = item
         for name in way:
             place = place.get(name) if isinstance(place, dict) else None
         if op["op"] == "test":

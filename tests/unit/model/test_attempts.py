@@ -85,35 +85,42 @@ def whoever_has_the_name(request: BindRequest, pod: Object, _: str | None) -> Re
     return judge_pod(request, pod, None)
 
 
-MUTANTS: dict[str, tuple[Rules, str]] = {
-    "an attempt counts twice": (Rules(report=counted_twice), "an attempt was counted"),
+REPLACED, MENDED, STANDBY, *_ = SCENARIOS
+MUTANTS: dict[str, tuple[Rules, str, str]] = {
+    "an attempt counts twice": (Rules(report=counted_twice), MENDED, "an attempt was counted"),
     "a last word does not fill up to the limit": (
         Rules(report=last_words_are_counted_as_any),
+        MENDED,
         "no end is in reach",
     ),
-    "a retry reads as bound": (Rules(report=a_retry_reads_as_bound), "says that the pod is bound"),
-    "its own writes wake it": (Rules(keys=every_change_wakes), "cut a back-off short"),
-    "no retry is due": (Rules(report=no_retry_is_due), "no end is in reach"),
-    "what is over is taken up": (Rules(over=lambda _: False), "an attempt was counted"),
+    "a retry reads as bound": (Rules(report=a_retry_reads_as_bound), MENDED, "says that the pod is bound"),
+    "its own writes wake it": (Rules(keys=every_change_wakes), MENDED, "cut a back-off short"),
+    "no retry is due": (Rules(report=no_retry_is_due), MENDED, "no end is in reach"),
+    "what is over is taken up": (Rules(over=lambda _: False), STANDBY, "an attempt was counted"),
     "the status goes to whoever has the name": (
         Rules(patch=status_for_whoever_has_the_name),
+        REPLACED,
         "another request or spec",
     ),
-    "the Binding goes to whoever has the name": (Rules(binds_by_uid=False), "another pod was bound"),
-    "the pod may be any of its name": (Rules(judge=whoever_has_the_name), "another pod was bound"),
-    "a lost answer is a failure": (Rules(open=lambda _: False), "the pod is on its node, and its request"),
-    "no live look after an election": (Rules(looks_after_election=False), "the pod is on its node, and its"),
+    "the Binding goes to whoever has the name": (
+        Rules(binds_by_uid=False),
+        REPLACED,
+        "another pod was bound",
+    ),
+    "the pod may be any of its name": (Rules(judge=whoever_has_the_name), REPLACED, "another pod was bound"),
+    "a lost answer is a failure": (Rules(open=lambda _: False), REPLACED, "the pod is on its node, and its"),
+    "no live look after an election": (
+        Rules(looks_after_election=False),
+        STANDBY,
+        "the pod is on its node, and its",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_caught(name: str) -> None:
-    rules, rule = MUTANTS[name]
+    rules, scenario, rule = MUTANTS[name]
+    limit, left = SCENARIOS[scenario]
     with pytest.raises(ViolationError, match=rule) as caught:
-        _explore_all(rules)
-    assert "  1. the scheduler asks" in str(caught.value), "a trace begins at the beginning"
-
-
-def _explore_all(rules: Rules) -> None:
-    for limit, left in SCENARIOS.values():
         explore(Attempts(limit, left, rules))
+    assert "  1. the scheduler asks" in str(caught.value), "a trace begins at the beginning"

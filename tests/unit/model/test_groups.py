@@ -26,7 +26,6 @@ MUTANTS: dict[str, tuple[Rules, str]] = {
         Rules(lost=lambda _number, _seen, _relied: None),
         "another GPU while one is in use",
     ),
-    "removed by name": (Rules(deletes_by_uid=False), "a GPU was released that a pod uses"),
 }
 
 

@@ -191,9 +191,9 @@ def woken_by(before: World, after: World) -> tuple[bool, frozenset[int]]:
         for change in _changes_of_request(number, before.requests[number], after.requests[number]):
             groups.update(groups_of_changed_request(change))
             requests.update(number for _ in keys_to_bind(change))
-        change = _change(pod_object, number, before.pods[number], after.pods[number])
-        if change is not None:
-            groups.update(of_pods(change))
+        of_pod = _change(pod_object, number, before.pods[number], after.pods[number])
+        if of_pod is not None:
+            groups.update(of_pods(of_pod))
     old, new = before.reservation, after.reservation
     if old != new:
         shown = [None if item is None else reservation_object(item) for item in (old, new)]

@@ -108,9 +108,9 @@ async def _drain(queue: WorkQueue[str], promises: Promises) -> None:
         queue.done(key)
     came = []
     with anyio.move_on_after(1000):
-        while (key := await queue.get()) is not None:
-            came.append(key)
-            queue.done(key)
+        while (given_key := await queue.get()) is not None:
+            came.append(given_key)
+            queue.done(given_key)
     assert sorted(came) == sorted(expected)
 
 
