@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from loguru import logger
 
+from controller.binder.decisions import must_be_confirmed, why_obsolete
 from controller.binder.objects import is_cut
 from controller.binder.pipeline import Pipeline
 from controller.binder.telling import Teller
@@ -74,9 +75,7 @@ class BindRequestReconciler:
             errors.ApiError: The server was not there; the request is as before.
         """
         await self._undo_kept(key, slot)
-        item = self._caches.requests.get(key[1], key[0])
-        if item is not None and is_cut(item) and not is_over(item):
-            item = await self._read_whole(item)
+        item = await self._find_request(key)
         if item is None or is_over(item):
             self._interruptions.pop(key, None)
             return Result()
@@ -112,14 +111,28 @@ class BindRequestReconciler:
                 ending = Ending(work.order, {}, failure)
             return await self._tell(work, pod, ending)
 
-    async def _read_whole(self, item: Object) -> Object | None:
-        """A request that is too large to be kept in the cache; None if it is gone, perhaps made anew."""
-        metadata = item["metadata"]
+    async def _find_request(self, key: Key) -> Object | None:
+        """The request; read live if the cache keeps only a part of it, or may lack what ended it.
+
+        While the leader before us may have ended it unseen by our cache, a pod could else be bound whose request
+        the scheduler reads as failed for good, and attempts that were counted would be forgotten.
+        """
+        namespace, name = key
+        requests = self._caches.requests
+        held = requests.get(name, namespace)
+        if held is None or is_over(held):
+            return held
+        if not is_cut(held) and requests.has_seen(self._caches.leading_since(), name, namespace):
+            return held
         try:
-            whole = await self._client.get(BIND_REQUESTS, metadata["name"], metadata["namespace"])
+            found = await self._client.get(BIND_REQUESTS, name, namespace)
         except errors.NotFoundError:
             return None
-        return whole if whole["metadata"]["uid"] == metadata["uid"] else None
+        if found["metadata"]["uid"] != held["metadata"]["uid"]:
+            return None  # of another one the watch will tell
+        requests.observe(found)
+        held = requests.get(name, namespace)
+        return found if held is not None and is_cut(held) else held
 
     def _order(self, request: BindRequest) -> tuple[str, ...]:
         return self._pipeline.order(is_fraction=request.is_fraction)
@@ -156,9 +169,7 @@ class BindRequestReconciler:
         pod = self._caches.pods.get(request.pod_name, request.namespace)
         if pod is not None and not is_cut(pod) and not self._may_be_bound_unseen(request, pod):
             verdict = judge_pod(request, pod, request.owner_uid)
-            # Without an owner the pod may be an earlier one of that name, whose end the cache has not seen.
-            unsure = isinstance(verdict, Ready) and request.owner_uid is None
-            if not isinstance(verdict, Failed) and not unsure:
+            if not must_be_confirmed(request, verdict):
                 return pod, verdict
         try:
             pod = await self._client.get(PODS, request.pod_name, request.namespace)

@@ -7,11 +7,11 @@ taken away because a request is gone, it is read live (`Work.is_handed_over`).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from controller.binder.decisions import why_obsolete
 from controller.binder.telling import Teller
 from controller.kai.names import BIND_REQUESTS
 from controller.kai.nodepool import WHOLE, NodePool
 from controller.kai.outcome import Failed, Outcome
-from controller.kai.pods import full_name
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest, is_over
 from controller.runtime import errors
@@ -70,15 +70,9 @@ class Work:
 
     def obsolete(self) -> Failed | None:
         """Why it is not to be bound any more, as far as the cache knows."""
-        metadata, name = self.item["metadata"], full_name(self.item)
+        metadata = self.item["metadata"]
         held = self.caches.requests.get(metadata["name"], metadata["namespace"])
-        if held is None or held["metadata"]["uid"] != metadata["uid"]:
-            return Failed(Reason.REQUEST_DELETED, f"request {name} was deleted", retry=False)
-        if is_over(held):
-            return Failed(Reason.REQUEST_DELETED, f"request {name} is over", retry=False)
-        if held["metadata"].get("generation") != metadata.get("generation"):
-            return Failed(Reason.REQUEST_CHANGED, f"request {name} was changed while it was worked on")
-        return None
+        return why_obsolete(self.item, held)
 
     async def is_handed_over(self, failure: Failed) -> bool:
         """Whether it is in another pool by now, or was: to the cache that looks as if it were deleted.

@@ -71,8 +71,9 @@ class GroupReconciler:
             group for item in (change.old, change.new) if item is not None for group in groups_of_pod(item)
         }
         pod = change.new
-        if pod is not None and node_of(pod):
-            for item in self._caches.requests.by_index(POD_INDEX, pod_key(*key_of(pod))):
+        # One that is gone may have been on its node without the cache seeing that, e.g. between two lists.
+        if pod is None or node_of(pod):
+            for item in self._caches.requests.by_index(POD_INDEX, pod_key(*key_of(change.object))):
                 groups.update(groups_of_request(item))
         return groups
 

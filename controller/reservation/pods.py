@@ -5,6 +5,7 @@ name follows from node and group; a former one is gone before the next is made; 
 nothing is removed without a live look.
 """
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 import anyio
@@ -128,7 +129,8 @@ class ReservationPods:
 
     async def _make(self, group: str, bind: Bind) -> Object | Failed | None:
         """Makes the pod, or finds it in spite of the cache; None if a former one has to go first."""
-        failure = await self._lost(group, bind)
+        users = await self._members.users_everywhere(group, {bind.node_name})
+        failure = why_lost(group, bind.user["metadata"]["uid"], bind.node_name, users, self._usage.relied_on)
         if failure is not None:
             return failure
         name = reservation_name(bind.node_name, group)
@@ -192,18 +194,6 @@ class ReservationPods:
         text = f"the cluster is scaling up: pod {full_name(waiting)} waits for a node"
         return Failed(Reason.CLUSTER_SCALING_UP, text)
 
-    async def _lost(self, group: str, bind: Bind) -> Failed | None:
-        """Pods that run on the GPU of a lost reservation: a new one would get another GPU than theirs."""
-        if group in self._usage.relied_on:
-            text = f"GPU group {group} has lost its reservation while another pod is being bound to its GPU"
-            return Failed(Reason.RESERVATION_LOST, text)
-        for other in filter(is_alive, await self._members.users_everywhere(group, {bind.node_name})):
-            same = other["metadata"]["uid"] == bind.user["metadata"]["uid"]
-            if node_of(other) == bind.node_name and not same:
-                text = f"GPU group {group} has lost its reservation while pod {full_name(other)} uses its GPU"
-                return Failed(Reason.RESERVATION_LOST, text)
-        return None
-
     async def remove(self, reservation: Object, *, version: str = "") -> None:
         """Deletes this very reservation pod at once; another of its name stays.
 
@@ -261,6 +251,28 @@ def _checked(found: Object, group: str, bind: Bind) -> Object | Failed:
         text = f"GPU group {group} is reserved for {present} by pod {name}, and the request is for {wanted}"
         return Failed(Reason.COMPUTE_MODE_CONFLICT, text)
     return found
+
+
+def why_lost(
+    group: str, uid: str, node_name: str, users: Iterable[Object], relied_on: Container[str]
+) -> Failed | None:
+    """Why no reservation may be made anew for a group: it would get another GPU than those who use it have.
+
+    Args:
+        group: Its name; there is no reservation for it.
+        uid: Of the pod that is to get a share.
+        node_name: Where.
+        users: The pods that have a share by what is known.
+        relied_on: Groups whose device a bind under way goes by.
+    """
+    if group in relied_on:
+        text = f"GPU group {group} has lost its reservation while another pod is being bound to its GPU"
+        return Failed(Reason.RESERVATION_LOST, text)
+    for other in filter(is_alive, users):
+        if node_of(other) == node_name and other["metadata"]["uid"] != uid:
+            text = f"GPU group {group} has lost its reservation while pod {full_name(other)} uses its GPU"
+            return Failed(Reason.RESERVATION_LOST, text)
+    return None
 
 
 def by_turns(group: str) -> Failed:

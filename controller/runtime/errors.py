@@ -103,6 +103,12 @@ class ForbiddenError(StatusError):
 
     status = 403
 
+    @property
+    def may_be_premature(self) -> bool:
+        """Whether a server says so, too, that has just started and does not know its roles or objects yet."""
+        lacks_rights = 'User "' in self.message and " cannot " in self.message
+        return lacks_rights or "not yet ready" in self.message
+
 
 class NotFoundError(StatusError):
     """404: no such object, or no such kind."""

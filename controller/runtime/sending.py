@@ -46,6 +46,7 @@ class _Trial:
         sent_s: When it was sent last.
         logged_in: Whether the credentials were loaded anew for it.
         sent_again: Whether it was sent again since its connection broke.
+        was_ready: Whether the server, when it had forbidden it, said of itself that it was ready.
         quota_s: Seconds to wait for a quota the next time.
     """
 
@@ -54,6 +55,7 @@ class _Trial:
     sent_s: float = 0.0
     logged_in: bool = False
     sent_again: bool = False
+    was_ready: bool = False
     quota_s: float = _QUOTA_S
 
 
@@ -183,8 +185,16 @@ class Sender:
             case errors.QuotaConflictError():
                 await self._wait(trial, refusal, trial.quota_s * random.uniform(0.5, 1.0))  # noqa: S311 -- no secret
                 trial.quota_s = min(trial.quota_s * 2, _QUOTA_MAX_S)
-            case errors.ForbiddenError() if not await self._ready(trial):
-                raise errors.NoAnswerError(str(trial.call), f"not ready yet: {refusal.message}")
+            case errors.ForbiddenError() if not trial.was_ready:
+                # It counts if it is given to a request that was sent to a server known to be ready: at the
+                # first one the server may not have known its roles yet, and have learned them since.
+                doubtful = errors.NoAnswerError(str(trial.call), f"not ready yet: {refusal.message}")
+                if not await self._ready(trial):
+                    raise doubtful
+                if not refusal.may_be_premature:
+                    raise refusal
+                trial.was_ready = True
+                await self._wait(trial, doubtful, 0.0)
             case _BrokenError() if not trial.call.writes and not trial.sent_again:
                 trial.sent_again = True  # the server closes connections that were idle for long
             case _:

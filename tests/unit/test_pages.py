@@ -21,7 +21,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TO_COME = {
     "docs/performance.md",
     "docs/chaos.md",
-    "docs/model.md",
 }
 
 

@@ -26,6 +26,7 @@ KUBECTL_RUN = {
     "docs/migrate.md": "test_install_page.py",
     "docs/memory-limit.md": "test_memory_limit_page.py, test_install_page.py",
     "docs/controller.md": "test_controller_page.py",
+    "docs/sharding.md": "../overlays/test_overlays.py",
     "docs/metrics.md": "../monitoring/test_installing.py",
 }
 """Pages with commands of kubectl, and which tests of this folder run them."""

@@ -162,7 +162,7 @@ async def test_410_once_the_history_is_compacted(
     assert b'"code":410' in lines[0]
 
 
-async def test_403_is_asked_once_and_never_as_somebody_else(
+async def test_403_is_asked_once_more_and_never_as_somebody_else(
     connect: Connect, proxy: Proxy, account: Account, namespace: str
 ) -> None:
     client = await connect(token=account.token())
@@ -170,7 +170,7 @@ async def test_403_is_asked_once_and_never_as_somebody_else(
         await client.patch(CONFIG_MAPS, "a", {"data": {}}, namespace)
     assert "somebody" in caught.value.message
     assert not caught.value.transient
-    assert proxy.count("PATCH", "configmaps/a") == 1
+    assert proxy.count("PATCH", "configmaps/a") == 2, "the first may be that of a server that just started"
 
 
 async def test_403_of_a_server_that_is_not_ready_is_no_answer(
