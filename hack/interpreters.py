@@ -56,8 +56,8 @@ def prepare(version: str) -> None:
 
 def _candidates(version: str) -> Iterator[str]:
     """By name on PATH, then where pyenv and uv keep theirs, newest patch first; not all of them run."""
-    own = {str(Path(sys.prefix) / "bin"), str(environment(version) / "bin")}
-    path = os.pathsep.join(entry for entry in os.get_exec_path() if entry not in own)
+    # Not one of the environments here: hack/test puts theirs before all others.
+    path = os.pathsep.join(entry for entry in os.get_exec_path() if not Path(entry).is_relative_to(ROOT))
     named = shutil.which(f"python{version}", path=path)
     if named is not None:
         yield named
