@@ -36,11 +36,17 @@ def others() -> list[str]:
 
 def find(version: str) -> str | None:
     """The path of a Python of this minor that can make virtual environments; None if there is none."""
-    probe = f"import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
+    probe = (
+        "import sys, venv, ensurepip; print(sys.executable); "
+        f"sys.exit('%d.%d' % sys.version_info[:2] != {version!r} or sys.prefix != sys.base_prefix)"
+    )
+    # Stand-ins, such as pyenv's, look on PATH in their turn; what they lead to is what is told.
+    clean = {**os.environ, "PATH": _path()}
     for candidate in _candidates(version):
-        done = subprocess.run([candidate, "-E", "-c", probe], check=False, capture_output=True)
+        command = [candidate, "-E", "-c", probe]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=clean)
         if done.returncode == 0:
-            return candidate
+            return done.stdout.strip()
     return None
 
 
@@ -56,9 +62,7 @@ def prepare(version: str) -> None:
 
 def _candidates(version: str) -> Iterator[str]:
     """By name on PATH, then where pyenv and uv keep theirs, newest patch first; not all of them run."""
-    own = {str(Path(sys.prefix) / "bin"), str(environment(version) / "bin")}
-    path = os.pathsep.join(entry for entry in os.get_exec_path() if entry not in own)
-    named = shutil.which(f"python{version}", path=path)
+    named = shutil.which(f"python{version}", path=_path())
     if named is not None:
         yield named
     home = Path.home()
@@ -69,6 +73,11 @@ def _candidates(version: str) -> Iterator[str]:
         *(home / ".local/share/uv/python").glob(f"cpython-{version}.*/bin/python{version}"),
     ]
     yield from map(str, sorted(kept, key=_patch, reverse=True))
+
+
+def _path() -> str:
+    """PATH without the environments here: hack/test puts theirs before all others."""
+    return os.pathsep.join(entry for entry in os.get_exec_path() if not Path(entry).is_relative_to(ROOT))
 
 
 def _patch(path: Path) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ def test_what_is_found_is_that_python_and_not_our_own_environment(version: str) 
 def make(directory: Path, status: int) -> str:
     directory.mkdir(parents=True)
     path = directory / "python3.99"
-    path.write_text(f"#!/bin/sh\nexit {status}\n")
+    path.write_text(f"#!/bin/sh\necho $0\nexit {status}\n")
     path.chmod(0o755)
     return str(path)
 
