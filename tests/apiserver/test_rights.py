@@ -162,8 +162,8 @@ def volumes(cluster: Sharing) -> None:
     with Provisioner(cluster.plane, cluster.namespace) as provisioner:
         provisioner.delay_s = 3.0
         made.claim("made", dynamic)
-        cluster.ask("a", node, owner=cluster.pod("a", claims=("static", "made")))
-        cluster.wait_for("a", "Succeeded", within_s=30)
+        cluster.ask("stored", node, owner=cluster.pod("stored", claims=("static", "made")))
+        cluster.wait_for("stored", "Succeeded", within_s=30)
     ebs: Object = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"],
