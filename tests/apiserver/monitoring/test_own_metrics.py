@@ -1,7 +1,5 @@
 """The binder's own metrics, for binds, failures, waits and shares as they happen on a real API server."""
 
-import signal
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -161,18 +159,3 @@ def test_a_standby_says_nothing_but_that(cluster: Limits, binders: Binders) -> N
     assert {name for name in gauges if found.of(PREFIX + name)} == set(gauges)
     cluster.wait_for("left", "Failed")
     assert binder.stop() == 0
-
-
-def test_a_process_that_is_stopped_past_its_lease_does_not_say_that_it_leads(
-    cluster: Limits, binders: Binders
-) -> None:
-    with suppress(RequestError):
-        cluster.plane.request("DELETE", f"{LEASES}/{LEASE}")
-    binder = binders.make("--leader-elect", "--leader-election-namespace=kai-scheduler").start()
-    wait_for(binder, "leading", 1)
-    binder.signal(signal.SIGSTOP)
-    time.sleep(16)  # longer than a lease lasts
-    binder.signal(signal.SIGCONT)
-    with suppress(OSError):  # it may have ended already
-        assert scraped(binder).value(f"{PREFIX}leading") == 0
-    assert binder.wait() == 1
