@@ -82,7 +82,7 @@ def check(name: str, text: str) -> None:
 
 def short(text: str) -> str:
     """The answer, the steps that are not well, what a pod says of why it waits, and what to do."""
-    kept = []
+    kept: list[str] = []
     for paragraph in text.strip("\n").split("\n\n"):
         title = paragraph.partition("\n")[0]
         if not kept or title == "What to do":

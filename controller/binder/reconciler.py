@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from loguru import logger
 
-from controller.binder.decisions import must_be_confirmed, why_obsolete
+from controller.binder.decisions import must_be_confirmed
 from controller.binder.objects import is_cut
 from controller.binder.pipeline import Pipeline
 from controller.binder.telling import Teller
@@ -114,7 +114,7 @@ class BindRequestReconciler:
     async def _find_request(self, key: Key) -> Object | None:
         """The request; read live if the cache keeps only a part of it, or may lack what ended it.
 
-        While the leader before us may have ended it unseen by our cache, a pod could else be bound whose request
+        The leader before us may have ended it unseen by our cache. Else a pod could be bound whose request
         the scheduler reads as failed for good, and attempts that were counted would be forgotten.
         """
         namespace, name = key

@@ -7,7 +7,6 @@ one and no request says otherwise. What the caches show is only a reason to look
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from controller.kai import fractions
@@ -29,6 +28,7 @@ from controller.kai.request import is_over
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.reservation.devices import devices_told
 from controller.reservation.manifest import NAME_PREFIX, ReservationOptions, device_of
+from controller.reservation.named import named_pods
 from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
 from controller.runtime import errors
@@ -38,8 +38,6 @@ from controller.runtime.client import Client, Object
 GROUP_INDEX = "group"
 POD_INDEX = "pod"
 NODE_INDEX = "node"
-
-_READ_ONE_BY_ONE = 4
 _SHARE_ANNOTATIONS = (GPU_FRACTION, GPU_MEMORY, CONFIG_MAP_PREFIX)
 
 
@@ -284,34 +282,10 @@ class Members:
         for item in filter(_has_succeeded, (*self.requests(group), *told)):
             by_namespace[item["metadata"]["namespace"]].append(item)
         for namespace, items in by_namespace.items():
-            pods = await self._pods_of(items, namespace)
+            pods = await named_pods(self._client, items, namespace)
             if any(is_owner(item, pod) and not is_finished(pod) for item, pod in pods):
                 return True
         return False
-
-    async def _pods_of(self, items: list[Object], namespace: str) -> list[tuple[Object, Object]]:
-        """Those of these requests, all of one namespace, whose pods a live look shows, each with its pod.
-
-        How many there are is for whoever makes requests to say: it costs no more than a list.
-        """
-        found: dict[str, Object] = {}
-        names = [str((item.get("spec") or {}).get("podName")) for item in items]
-        if len(items) <= _READ_ONE_BY_ONE:
-            for name in names:
-                with suppress(errors.NotFoundError):
-                    found[name] = await self._client.get(PODS, name, namespace)
-        else:
-            wanted = frozenset(names)
-
-            def keep(pod: Object) -> Object | None:
-                metadata, status = pod["metadata"], pod.get("status") or {}
-                kept = {name: metadata[name] for name in ("name", "uid")}
-                small: Object = {"metadata": kept, "status": {"phase": status.get("phase")}}
-                return small if metadata["name"] in wanted else None
-
-            listed = await self._client.list_all(PODS, namespace=namespace, keep=keep)
-            found = {pod["metadata"]["name"]: pod for pod in listed.items}
-        return [(item, found[name]) for item, name in zip(items, names, strict=True) if name in found]
 
     async def is_awaited_elsewhere(self, group: str, node_name: str) -> bool:
         """Whether a live look finds a request of another pool for the group that is still to be bound."""

@@ -17,11 +17,11 @@ import anyio.lowlevel
 import orjson
 
 from controller import app
+from controller.binder.metrics import BinderMetrics
 from controller.binder.work import Caches
 from controller.kai.names import BIND_REQUESTS, GPU_INDEX, NODES, PODS
 from controller.runtime import errors
 from controller.runtime.cache import Key, key_of
-from controller.binder.metrics import BinderMetrics
 from controller.runtime.client import Client, Object, Patch, Resource
 from controller.runtime.manager import Manager
 from controller.settings import load
@@ -276,7 +276,8 @@ class World:
     def __init__(self, server: Memory, *flags: str) -> None:
         settings = load(["--resource-reservation-pod-image=example.com/agent:v1", *flags], {})
         self.server = server
-        self.manager: Manager = app._manager(settings, app.prepare(settings, []), server, BinderMetrics())
+        plugins = app.prepare(settings, [])
+        self.manager: Manager = app._manager(settings, plugins, server, BinderMetrics(plugins))
         caches = {cache.name: cache for cache in self.manager._options.caches}
         self.caches = Caches(
             requests=caches["bindrequests"],

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from controller.binder.reconciler import keys_to_bind
 from controller.kai.names import GROUP_LABEL, PODS
+from controller.kai.nodepool import WHOLE
 from controller.kai.outcome import Failed
 from controller.reservation.groups import (
     GroupReconciler,
@@ -19,6 +20,7 @@ from controller.reservation.groups import (
 from controller.reservation.manifest import ReservationOptions, reservation_name
 from controller.reservation.members import GROUP_INDEX, GroupCaches, Members, pod_key
 from controller.reservation.pods import why_lost
+from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change
@@ -151,7 +153,8 @@ def caches_of(world: World) -> GroupCaches:
     requests = (request_object(n, item) for n, item in enumerate(world.requests) if item is not None)
     pods = (pod_object(n, pod) for n, pod in enumerate(world.pods) if pod is not None)
     held = [] if world.reservation is None else [reservation_object(world.reservation)]
-    return GroupCaches(Shelf(requests, of_request), Shelf(pods, of_pod), Shelf(held, of_pod))
+    shard = Shard(Server(world), WHOLE, Shelf((), of_pod))
+    return GroupCaches(Shelf(requests, of_request), Shelf(pods, of_pod), Shelf(held, of_pod), shard)
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.kai.nodepool import WHOLE
 from controller.kai.outcome import Failed
 from controller.kai.sharing import group_labels, groups_of_pod
 from controller.plugins.base import BindContext, Outcome, Plugin, Ready
@@ -15,6 +16,7 @@ from controller.plugins.registry import resolve
 from controller.plugins.volumes.matching import choose, obstacle
 from controller.plugins.volumes.model import Claim, Place, Volume
 from controller.reservation.members import GroupCaches, Members
+from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
 from controller.runtime.client import Object
 from tests.unit.model.worlds import GROUP, NODE, OPTIONS, Server, Shelf, World, at_once
@@ -163,8 +165,10 @@ def test_the_reservation_that_counts(found: list[Object], removed: set[int], dat
             if int(pod["metadata"]["uid"][1:]) in removed:
                 with usage.removing(pod):
                     pass
-        caches = GroupCaches(nothing, nothing, Shelf(pods, lambda *_: (GROUP,)))
-        return at_once(Members(Server(World((), ())), caches, OPTIONS, usage).find_all(GROUP))
+        server = Server(World((), ()))
+        shard = Shard(server, WHOLE, nothing)
+        caches = GroupCaches(nothing, nothing, Shelf(pods, lambda *_: (GROUP,)), shard)
+        return at_once(Members(server, caches, OPTIONS, usage).find_all(GROUP))
 
     kept, rivals = chosen(found)
     again, _ = chosen(data.draw(st.permutations(found)))
