@@ -24,6 +24,8 @@ from benchmark.objects import (
 
 ROOT = Path(__file__).resolve().parents[2]
 CREATORS = 8
+FILLING = "bench-filling"
+"""Label of pods that are there for the size of the cluster only."""
 
 Pods = Mapping[str, tuple[str, str]]
 """Uid and GPU group of each pod, by its name."""
@@ -33,8 +35,14 @@ class Bench:
     """The control plane of all runs."""
 
     def __init__(self, subject: Subject) -> None:
+        """Prepares nothing yet.
+
+        Args:
+            subject: What is measured first; it may be replaced between two measurements.
+        """
         self.subject = subject
         self._number = 0
+        self._filled = 0
         self._pool = ThreadPoolExecutor(CREATORS)
 
     @property
@@ -55,8 +63,20 @@ class Bench:
 
     def clear(self) -> None:
         """Removes what earlier runs left, so that a binder finds only what is counted."""
+        chosen = f"labelSelector={FILLING}!=yes"
         for path in (REQUESTS, PODS):
-            self.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+            self.plane.request("DELETE", f"{path}?{chosen}", {"gracePeriodSeconds": 0})
+
+    def fill(self, count: int) -> None:
+        """Creates large pods that nobody binds, until there are so many, for the size of the cluster only."""
+        first, self._filled = self._filled, max(self._filled, count)
+        bodies = (pod(f"large-{number}", padding=6000) for number in range(first, self._filled))
+        self.create(PODS, (_filling(body) for body in bodies))
+
+    def empty(self) -> None:
+        """Removes what `fill` made."""
+        self.plane.request("DELETE", f"{PODS}?labelSelector={FILLING}=yes", {"gracePeriodSeconds": 0})
+        self._filled = 0
 
     def create(self, path: str, bodies: Iterable[Object]) -> list[Object]:
         """Creates many objects, several at a time."""
@@ -92,10 +112,6 @@ class Bench:
         """Creates the requests for pods."""
         self.create(REQUESTS, (bind_request(name, uid, group=group) for name, (uid, group) in pods.items()))
 
-    def phase(self, name: str) -> str:
-        """The phase of a request; asked of the API server, which costs the binder nothing."""
-        return str((self.plane.request("GET", f"{REQUESTS}/{name}").get("status") or {}).get("phase") or "")
-
     @contextmanager
     def binder(self, flags: Sequence[str] = NO_LIMIT, prefix: Sequence[str] = ()) -> Iterator[Binder]:
         """Runs a binder for the block."""
@@ -105,3 +121,7 @@ class Bench:
             yield binder
         finally:
             binder.stop(10.0)
+
+
+def _filling(body: Object) -> Object:
+    return {**body, "metadata": {**body["metadata"], "labels": {FILLING: "yes"}}}
