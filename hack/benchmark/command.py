@@ -17,7 +17,7 @@ from benchmark.bench import ROOT, Bench
 from benchmark.binder import Subject
 from benchmark.figures import PEER, Found
 from benchmark.plot import curves
-from benchmark.report import GOALS, document, goals_table, table
+from benchmark.report import GOALS, document, goals_table, read, table
 from benchmark.scenarios import SCENARIOS, measure
 
 EVERY_GOAL = "goals"
@@ -45,6 +45,24 @@ def main() -> int:
     wanted = set(arguments.scenarios or SCENARIOS)
     if EVERY_GOAL in wanted:
         wanted |= {goal.scenario for goal in GOALS}
+    if arguments.show:
+        found = {
+            name: each
+            for name, each in read(json.loads(arguments.show.read_text())).items()
+            if name in wanted
+        }
+        print("\n".join(table(name, each) for name, each in found.items()))
+    else:
+        found = _measured(arguments, wanted)
+    if EVERY_GOAL in wanted:
+        print(goals_table(found))
+    if arguments.plot and "scale" in found:
+        arguments.plot.write_text(curves(found["scale"]))
+    return 0
+
+
+def _measured(arguments: argparse.Namespace, wanted: set[str]) -> dict[str, Found]:
+    """Measures what is wanted; prints and writes each scenario as soon as it is done."""
     guard, found = Guard(), dict[str, Found]()
     with (
         tempfile.TemporaryDirectory(prefix="kai-binder-bench-") as folder,
@@ -60,12 +78,8 @@ def main() -> int:
             print(table(name, found[name]), flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps(document(found, arguments.kubernetes), indent=1) + "\n")
-    if EVERY_GOAL in wanted:
-        print(goals_table(found))
-    if arguments.plot and "scale" in found:
-        arguments.plot.write_text(curves(found["scale"]))
     guard.close()
-    return 0
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,5 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--peer", metavar="COMMAND", help="measure another binder in turns with ours")
     add("--rounds", type=int, default=1, metavar="N", help="how often each is measured (default: once)")
     add("--json", type=Path, metavar="FILE", help="write all figures of all rounds to a file")
+    add("--show", type=Path, metavar="FILE", help="measure nothing; show what such a file has")
     add("--plot", type=Path, metavar="FILE", help="draw the curves of the scenario `scale` (SVG)")
     return parser

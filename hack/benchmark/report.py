@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmark.figures import OURS, PEER, Found
+from benchmark.figures import OURS, PEER, Figure, Found
 
 WIDTH = 52
 
@@ -116,6 +116,24 @@ def document(found: Mapping[str, Found], kubernetes: str) -> dict[str, Any]:
             }
             for name, each in found.items()
         },
+    }
+
+
+def read(document: Mapping[str, Any]) -> dict[str, Found]:
+    """What was found, from its document."""
+    return {
+        name: Found(
+            each["title"],
+            [
+                {
+                    program: [Figure(key, item["value"], item["unit"]) for key, item in figures.items()]
+                    for program, figures in one.items()
+                }
+                for one in each["rounds"]
+            ],
+            each["notes"],
+        )
+        for name, each in document["scenarios"].items()
     }
 
 

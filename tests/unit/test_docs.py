@@ -97,7 +97,7 @@ def test_every_mode_of_the_operator_is_there() -> None:
 
 def test_the_readme_leads_here() -> None:
     readme = (ROOT / "README.md").read_text()
-    for path in (ROOT / "docs").iterdir():
+    for path in (ROOT / "docs").glob("*.md"):
         assert f"(docs/{path.name})" in readme
 
 

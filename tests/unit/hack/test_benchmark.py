@@ -1,13 +1,17 @@
 """What hack/bench makes of its figures: medians, ratios within a round, goals, and the picture."""
 
+import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from benchmark.figures import OURS, PEER, Figure, Found, quantile
 from benchmark.growth import CURVES, SIZES
 from benchmark.plot import curves
-from benchmark.report import GOALS, document, goals_table, table
+from benchmark.report import GOALS, document, goals_table, read, table
 from benchmark.scenarios import SCENARIOS
+
+ROOT = Path(__file__).parents[3]
 
 
 def found(*rounds: tuple[float, float | None]) -> Found:
@@ -66,7 +70,9 @@ def test_every_goal_belongs_to_a_scenario() -> None:
 
 
 def test_the_document_has_every_round() -> None:
-    each = document({"burst": found((10.0, 5.0), (30.0, 10.0))}, "1.36")["scenarios"]["burst"]
+    rounds = found((10.0, 5.0), (30.0, 10.0))
+    each = document({"burst": rounds}, "1.36")["scenarios"]["burst"]
+    assert read({"scenarios": {"burst": each}}) == {"burst": rounds}
     assert [one[OURS]["binds/s"]["value"] for one in each["rounds"]] == [10.0, 30.0]
     assert each["ratios"] == {"binds/s": 2.5}
 
@@ -83,3 +89,17 @@ def test_the_picture_has_a_curve_for_each_figure_and_program() -> None:
     # Larger is higher up, which SVG counts from above; and what is twice as large is higher than the other.
     assert all(list(each) == sorted(each, reverse=True) for each in heights)
     assert heights[0][-1] > heights[1][-1]
+
+
+def test_the_run_in_the_docs_is_what_was_measured() -> None:
+    text = (ROOT / "docs/performance.md").read_text()
+    run = read(json.loads((ROOT / "docs/performance.json").read_text()))
+    for name, each in run.items():
+        assert table(name, each).strip() in text
+    assert goals_table(run).strip() in text
+
+
+def test_every_goal_is_in_the_docs() -> None:
+    text = (ROOT / "docs/performance.md").read_text()
+    for goal in GOALS:
+        assert f"| {goal.scenario}: {goal.name} |" in text
