@@ -22,6 +22,7 @@ from benchmark.objects import (
     claim,
     pod,
 )
+from benchmark.watching import Endings
 
 ROOT = Path(__file__).resolve().parents[2]
 CREATORS = 8
@@ -116,6 +117,18 @@ class Bench:
     def decide(self, pods: Pods) -> None:
         """Creates the requests for pods."""
         self.create(REQUESTS, (bind_request(name, uid, group=group) for name, (uid, group) in pods.items()))
+
+    @contextmanager
+    def warm_binder(self, flags: Sequence[str] = NO_LIMIT) -> Iterator[Binder]:
+        """Runs a binder for the block, which begins once it has bound a pod; nothing is left of that."""
+        with self.binder(flags) as binder:
+            pods = self.pods(1)
+            with Endings(self.plane) as endings:
+                self.decide(pods)
+                binder.wait_ended(endings, 1)
+            for path in (f"{where}/{name}" for name in pods for where in (REQUESTS, PODS)):
+                self.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+            yield binder
 
     @contextmanager
     def binder(self, flags: Sequence[str] = NO_LIMIT, prefix: Sequence[str] = ()) -> Iterator[Binder]:

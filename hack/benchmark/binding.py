@@ -90,8 +90,7 @@ def ended_burst(
 
 def latency(bench: Bench) -> list[Figure]:
     """From a request's creation to the pod's assignment, at 10/s."""
-    with bench.binder() as binder:
-        binder.wait_answers()
+    with bench.warm_binder():
         delays_ms = steady(bench)
     return [
         Figure("assigned after, p50", statistics.median(delays_ms), "ms"),
@@ -124,8 +123,7 @@ NO_LIMIT_OFTEN = (*NO_LIMIT, "--rate-limiter-max-delay=1")
 
 def failing(bench: Bench) -> list[Figure]:
     """Fresh requests at 10/s beside 50 that fail again and again, once a second each."""
-    with bench.binder(NO_LIMIT_OFTEN) as binder:
-        binder.wait_answers()
+    with bench.warm_binder(NO_LIMIT_OFTEN) as binder:
         alone_ms = steady(bench)
         pods = bench.pods(FAILING, claims=["there-is-no-such-claim"])
         bench.create(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from controlplane import ControlPlaneError
+
 from benchmark import admission, binding, growth, looking, storage
 from benchmark.bench import Bench
 from benchmark.binder import Subject, UnfinishedError
@@ -94,7 +96,7 @@ def measure(bench: Bench, name: str, subjects: Sequence[Subject], rounds: int) -
                 print(f"{name}: round {number + 1}, {subject.name} ...", file=sys.stderr, flush=True)
                 try:
                     figures.setdefault(subject.name, []).extend(work(bench))
-                except UnfinishedError as error:
+                except (UnfinishedError, ControlPlaneError) as error:
                     found.notes.append(f"{subject.name}: {error}")
     bench.subject = subjects[0]
     bench.clear()

@@ -31,8 +31,7 @@ def waiting(bench: Bench, *, count: int = 200, waits: int = 20) -> list[Figure]:
     rates = []
     for disturbed in (False, True, False, True):
         bench.clear()
-        with bench.binder() as binder, Endings(bench.plane) as endings:
-            binder.wait_answers()
+        with bench.warm_binder() as binder, Endings(bench.plane) as endings:
             if disturbed:
                 bench.pods_that_wait(waits, "never")
                 time.sleep(3.0)
@@ -51,8 +50,7 @@ def waiting(bench: Bench, *, count: int = 200, waits: int = 20) -> list[Figure]:
 
 def waits(bench: Bench, *, count: int = 300) -> list[Figure]:
     """300 pods that wait for a volume: memory and connections of each."""
-    with bench.binder() as binder:
-        binder.wait_answers()
+    with bench.warm_binder() as binder:
         bench.pods_that_wait(10, "later")  # what the first waits build stays, and is not counted
         _wait_for_selected(bench, 10)
         before_mib, before_files = binder.memory_mib("VmRSS"), binder.files()
@@ -103,8 +101,7 @@ def gang(bench: Bench) -> list[Figure]:
 
 
 def _gang(bench: Bench, pods: Pods) -> list[Figure]:
-    with bench.binder() as binder, Endings(bench.plane) as endings:
-        binder.wait_answers()
+    with bench.warm_binder() as binder, Endings(bench.plane) as endings:
         before, before_s = binder.sent(), binder.cpu_s()
         begin_s = time.monotonic()
         bench.decide(pods)
@@ -136,8 +133,7 @@ def volumes(bench: Bench) -> list[Figure]:
         bench.create(VOLUMES, (volume(name, "crowded") for name in names))
         bench.create(CLAIMS, (claim(name, "crowded") for name in names))
         made = {key: value for name in names for key, value in bench.pods(1, claims=[name]).items()}
-        with bench.binder() as binder, Endings(bench.plane) as endings:
-            binder.wait_answers()
+        with bench.warm_binder() as binder, Endings(bench.plane) as endings:
             time.sleep(2.0)
             before_mib, before_s, lists = binder.memory_mib(), binder.cpu_s(), _lists(bench)
             bench.decide(made)
