@@ -17,6 +17,7 @@ from benchmark.objects import (
     NODE,
     PODS,
     REQUESTS,
+    RESERVATIONS,
     Object,
     bind_request,
     claim,
@@ -70,7 +71,8 @@ class Bench:
     def clear(self) -> None:
         """Removes what earlier runs left, so that a binder finds only what is counted."""
         chosen = f"labelSelector={FILLING}!=yes"
-        for path in (REQUESTS, PODS):
+        # Reservations too: the next binder would take away those of the last one, and be charged for it.
+        for path in (REQUESTS, PODS, RESERVATIONS):
             self.plane.request("DELETE", f"{path}?{chosen}", {"gracePeriodSeconds": 0})
 
     def fill(self, count: int) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 
 from benchmark.bench import Bench
 from benchmark.figures import Figure
-from benchmark.objects import PODS, Object, pod
+from benchmark.objects import PODS, RESERVATIONS, Object, pod
 
 GPUS = 8
 CARD_MIB = 40960
-RESERVATIONS = "/api/v1/namespaces/kai-resource-reservation/pods"
 
 
 def gpus(bench: Bench, *, pods: int = 5_000, nodes: int = 500, runs: int = 5) -> list[Figure]:
