@@ -160,6 +160,7 @@ class Teller:
                     metadata["namespace"],
                     subresource="status",
                     how=Patch.STRATEGIC,
+                    is_brief=True,
                 )
             except errors.ApiError as error:
                 log = logger.bind(pod=metadata["name"], error=error.message)

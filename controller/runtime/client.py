@@ -202,6 +202,7 @@ class Client:
         *,
         name: str = "",
         subresource: str = "",
+        is_brief: bool = False,
     ) -> Object:
         """Creates an object, or with `name` and `subresource` posts to that, e.g. `binding`.
 
@@ -211,8 +212,10 @@ class Client:
             namespace: Its namespace.
             name: Only with `subresource`: the object that it belongs to.
             subresource: Where to post to.
+            is_brief: Whether the metadata of the new object is enough for an answer.
         """
-        call = Call("POST", resource, namespace, name, subresource, content=orjson.dumps(body))
+        content = orjson.dumps(body)
+        call = Call("POST", resource, namespace, name, subresource, content=content, is_brief=is_brief)
         return await self._request(call.checked(named=bool(subresource)))
 
     async def update(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
@@ -229,8 +232,9 @@ class Client:
         *,
         subresource: str = "",
         how: Patch = Patch.MERGE,
+        is_brief: bool = False,
     ) -> Object:
-        """Changes part of an object and returns the whole."""
+        """Changes part of an object and returns the whole, or its metadata if that is enough (`is_brief`)."""
         call = Call(
             "PATCH",
             resource,
@@ -239,6 +243,7 @@ class Client:
             subresource,
             content=orjson.dumps(body),
             content_type=how.value,
+            is_brief=is_brief,
         )
         return await self._request(call.checked())
 

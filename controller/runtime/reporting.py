@@ -168,7 +168,7 @@ class EventRecorder:
         if sent is not None:
             try:
                 delta: Object = {"count": sent.count + 1, "lastTimestamp": now}
-                await self._client.patch(EVENTS, sent.name, delta, namespace)
+                await self._client.patch(EVENTS, sent.name, delta, namespace, is_brief=True)
             except errors.NotFoundError:
                 del self._sent[event.identity]  # events expire after an hour: begin a new one
             else:
@@ -190,7 +190,7 @@ class EventRecorder:
             "count": 1,
         }
         with suppress(errors.AlreadyExistsError):  # an earlier try came through, its answer did not
-            await self._client.create(EVENTS, body, namespace)
+            await self._client.create(EVENTS, body, namespace, is_brief=True)
         self._sent[event.identity] = _Sent(event.name, 1)
         if len(self._sent) > _REMEMBERED:
             self._sent.popitem(last=False)

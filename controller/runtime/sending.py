@@ -113,22 +113,19 @@ class Sender:
             on_open()
             heard_s = monotonic()
             rest = b""
-            chunks = response.chunks()
-            while True:
-                try:
-                    with anyio.fail_after(idle_s):
-                        chunk = await anext(chunks, None)
-                except TimeoutError as error:
-                    await self._door.distrust(heard_s)
-                    raise errors.NoAnswerError(str(call), f"not a byte for {idle_s:g} s") from error
-                except BROKEN as error:
-                    raise errors.NoAnswerError(str(call), sentence(error)) from error
-                if chunk is None:
-                    return
-                heard_s = monotonic()
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    on_line(line)
+            try:
+                async with asyncio.timeout(idle_s) as silence:  # one for all: many chunks come each second
+                    async for chunk in response.chunks():
+                        heard_s = monotonic()
+                        silence.reschedule(asyncio.get_running_loop().time() + idle_s)
+                        *lines, rest = (rest + chunk).split(b"\n")
+                        for line in lines:
+                            on_line(line)
+            except TimeoutError as error:
+                await self._door.distrust(heard_s)
+                raise errors.NoAnswerError(str(call), f"not a byte for {idle_s:g} s") from error
+            except BROKEN as error:
+                raise errors.NoAnswerError(str(call), sentence(error)) from error
 
     async def _until_accepted(self, trial: _Trial, send: Callable[[float], Awaitable[Response]]) -> Response:
         while True:

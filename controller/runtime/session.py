@@ -139,10 +139,38 @@ class Session:
         extensions: Mapping[str, str] | None = None,
     ) -> Response:
         """Sends a request and reads the answer; the names are httpx's."""
+        separator = "&" if "?" in url else "?"
+        sni = (extensions or {}).get("sni_hostname")
+        return await self.send(method, f"{url}{separator}{urlencode(params)}", content, headers or {}, sni)
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        content: bytes | None,
+        headers: Mapping[str, str],
+        sni: str | None,
+        *,
+        is_page: bool = False,
+    ) -> Response:
+        """Sends a request and reads the answer.
+
+        Args:
+            method: The HTTP verb.
+            url: Path and query, encoded.
+            content: The body.
+            headers: Beside those of all requests, or instead of them.
+            sni: The name that the server's certificate is to be for, if not that of the URL.
+            is_page: Whether a page of a list is asked for, which may be had in smaller parts.
+
+        Raises:
+            CertificateError: It is for another one, or nobody whom we trust says so.
+            OversizedError: A page is too large.
+        """
         self._under_way += 1
         try:
-            async with self._send(method, url, params, content, headers, extensions) as answer:
-                return Response(answer, await (_page(answer) if "limit" in params else answer.read()))
+            async with self._send(method, url, content, headers, sni) as answer:
+                return Response(answer, await (_page(answer) if is_page else answer.read()))
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
         finally:
@@ -161,8 +189,10 @@ class Session:
     ) -> AsyncIterator[Response]:
         """Sends a request whose answer is read as it comes."""
         self._under_way += 1
+        sni = (extensions or {}).get("sni_hostname")
+        separator = "&" if "?" in url else "?"
         try:
-            async with self._send(method, url, params, None, None, extensions) as answer:
+            async with self._send(method, f"{url}{separator}{urlencode(params)}", None, {}, sni) as answer:
                 yield Response(answer, None)
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
@@ -180,26 +210,24 @@ class Session:
         self,
         method: str,
         url: str,
-        params: Mapping[str, str],
         content: bytes | None,
-        headers: Mapping[str, str] | None,
-        extensions: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        sni: str | None,
     ) -> "aiohttp.client._RequestContextManager":
-        sent = dict(headers or {})
+        sent = dict(headers)
         if self.token:
             sent["Authorization"] = f"Bearer {self.token}"
         tunnels = self._server.startswith("https:")
         if not tunnels:
             sent |= self._proxy_login
-        separator = "&" if "?" in url else "?"
         return self._http.request(
             method,
-            URL(f"{self._server}{url}{separator}{urlencode(params)}", encoded=True),
+            URL(f"{self._server}{url}", encoded=True),
             data=content,
             headers=sent,
             proxy=self.proxy,
             proxy_headers=self._proxy_login if tunnels else None,
-            server_hostname=(extensions or {}).get("sni_hostname"),
+            server_hostname=sni,
         )
 
 

@@ -609,3 +609,20 @@ def _compact(plane: ControlPlane, revision: int) -> None:
     url = f"{plane.etcd_url}/v3/kv/compaction"
     with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=10):  # noqa: S310
         pass
+
+
+async def test_a_brief_answer_is_the_metadata_of_what_was_written(
+    client: Client, config_maps: ConfigMaps
+) -> None:
+    body = config_maps.body("brief", {"a": "1"})
+    made = await client.create(CONFIG_MAPS, body, config_maps.namespace, is_brief=True)
+    changed = await client.patch(
+        CONFIG_MAPS, "brief", {"data": {"a": "2"}}, config_maps.namespace, is_brief=True
+    )
+    whole = await client.get(CONFIG_MAPS, "brief", config_maps.namespace)
+    assert {made["kind"], changed["kind"]} == {"PartialObjectMetadata"}
+    assert made["metadata"]["uid"] == changed["metadata"]["uid"] == whole["metadata"]["uid"]
+    assert "data" not in made
+    assert "data" not in changed
+    assert whole["data"] == {"a": "2"}
+    assert changed["metadata"]["resourceVersion"] == whole["metadata"]["resourceVersion"]
