@@ -66,7 +66,7 @@ class BindRequestReconciler:
         self._teller = teller
         self._pods: KeyedLock[Key] = KeyedLock()
         self._interruptions: dict[Key, int] = {}  # in a row, of requests that are still to be bound
-        self._kept: dict[Key, Kept] = {}  # of requests that are to be tried again
+        self._kept: dict[Key, Kept] = {}  # of requests that are to be tried again, for whatever reason
 
     async def reconcile(self, key: Key, slot: Slot) -> Result:
         """Brings one request to its end, or one attempt further.
@@ -138,7 +138,7 @@ class BindRequestReconciler:
         return self._pipeline.order(is_fraction=request.is_fraction)
 
     async def _undo_kept(self, key: Key, slot: Slot) -> None:
-        """Takes back what a failed attempt left for its retry, if that will not come.
+        """Takes back what an attempt left for the next one, if that will not come.
 
         Raises:
             errors.ApiError: The server was not there; it is still to be done.
@@ -251,6 +251,8 @@ class BindRequestReconciler:
             return await self._teller.tell(work.item, work.request, pod, ending, work.slot)
         self._teller.interrupted(ending.error)
         self._interruptions[key] = self._interruptions.get(key, 0) + 1
+        if pod is not None:
+            self._kept[key] = Kept(work, pod)  # how far it came is not known, so all may have to be undone
         if self._interruptions[key] >= _SHOWN_AFTER:
             error = ending.error
             what = f"the API server, which did not do its part: {error.request}: {error.message}"

@@ -101,7 +101,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A failed attempt, of whose work plugins keep a part for the retry.
+    """An attempt that failed or was broken off, whose work is kept, in part or whole, for the retry.
 
     Attributes:
         work: The request.

@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from time import monotonic
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -27,6 +28,11 @@ MOST_OF_A_PAGE = 8 * 1024 * 1024
 """Bytes. Objects are anybody's: 500 of them, the usual page, may have 750 MB, and none is dropped by a list.
 500 pods as they usually are have 4 MB."""
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)
+
+
+def _agent() -> str:
+    """Who sends, in the audit log: one process can be told from the next. Field managers end at the slash."""
+    return f"kai-binder/{version('kai-binder')} ({socket.gethostname()}; pid {os.getpid()})"
 
 
 class CertificateError(Exception):
@@ -112,7 +118,7 @@ class Session:
         self._http = aiohttp.ClientSession(
             connector=_Connector(ssl=tls, limit=0, keepalive_timeout=_KEEP_ALIVE_S, socket_factory=_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": "kai-binder", "Accept": "application/json", "Accept-Encoding": "identity"},
+            headers={"User-Agent": _agent(), "Accept": "application/json", "Accept-Encoding": "identity"},
             timeout=_NO_LIMIT,  # each request has a deadline of its own
         )
         # aiohttp would send a PUT or DELETE again, unasked, when an old connection turns out to be closed.

@@ -150,6 +150,20 @@ class ControlPlane:
         server.start()
         server.wait_until(self._run.client.is_ready, START_TIMEOUT_S)
 
+    def kill_etcd(self) -> None:
+        """Kills etcd (SIGKILL), as a crash would. Its data stay; the API server waits for it."""
+        self._run.programs["etcd"].kill()
+
+    def start_etcd(self) -> None:
+        """Starts etcd again after ``kill_etcd``, on the same data.
+
+        Raises:
+            ControlPlaneError: It did not come up; the text has the end of its log.
+        """
+        etcd = self._run.programs["etcd"]
+        etcd.start()
+        etcd.wait_until(lambda: answers(f"{self.etcd_url}/health"), START_TIMEOUT_S)
+
     @property
     def url(self) -> str:
         """The address of the API server."""

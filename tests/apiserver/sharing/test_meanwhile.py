@@ -4,9 +4,10 @@ import pytest
 from controlplane import ControlPlane
 
 from tests.binder import Binder, Binders
+from tests.claims import Claims, allocation, brings, uses
 from tests.polling import wait_until
 from tests.provisioner import Provisioner
-from tests.proxy import Hang, Proxy, Rule
+from tests.proxy import Hang, Proxy, Refuse, Rule
 from tests.sharing import Sharing, shared_pod
 from tests.volumes import Volumes
 
@@ -76,3 +77,23 @@ def test_a_node_that_is_gone_after_a_crash(cluster: Sharing, binder: Binder, pro
     cluster.wait_for("a", "Failed")
     assert cluster.status("a")["reason"] == f"Bound NodeGone: node {node} does not exist"
     cluster.assert_nothing_left("a", group)
+
+
+@pytest.mark.usefixtures("binder")
+def test_a_request_that_is_deleted_after_an_attempt_was_broken_off(cluster: Sharing, proxy: Proxy) -> None:
+    """Its work is taken back, though no attempt follows that would have ended."""
+    group, node = cluster.group(), cluster.node()
+    Claims(cluster).make("card")
+    body = shared_pod("a", spec={"resourceClaims": uses(card="card")})
+    pod = cluster.plane.request("POST", cluster.pods, body)
+    with proxy.rule(Rule(Refuse(), method="POST", path=f"^{cluster.pods}/a/binding$")) as rule:
+        devices = brings("card", allocation(node))
+        cluster.ask_share("a", node, group, owner=pod, resourceClaimAllocations=devices, backoffLimit=3)
+        wait_until(lambda: rule.count > 0)
+        assert cluster.all_config_maps()
+        assert Claims(cluster).users("card") == ["a"]
+        cluster.delete_request("a")
+    wait_until(lambda: not cluster.all_config_maps(), within_s=30)
+    wait_until(lambda: not Claims(cluster).protected("card"))
+    cluster.assert_nothing_left("a", group)
+    Claims(cluster).assert_free("card")
