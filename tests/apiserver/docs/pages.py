@@ -11,6 +11,7 @@ PLACEHOLDERS = {"<your-registry>": "registry.example.com/acme", "<your-secret>":
 TESTED_ELSEWHERE = (
     ("hack/demo", "tests/apiserver/admission/test_demo.py"),
     ("hack/test", "hack/test"),  # is what runs all of this
+    ("CHAOS_", "tests/chaos/test_chaos.py"),
     ("docker ", "tests/unit/test_image_install.py"),  # carries out what the Dockerfile says
     ("pip install .", "tests/unit/test_image_install.py"),
     ("kai-binder explain", "tests/apiserver/explain/test_failures.py"),

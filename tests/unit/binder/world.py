@@ -182,6 +182,7 @@ class Memory(Client):
         *,
         name: str = "",
         subresource: str = "",
+        is_brief: bool = False,
     ) -> Object:
         self._count("POST", resource, subresource)
         await anyio.sleep(self.latency_s)
@@ -218,6 +219,7 @@ class Memory(Client):
         *,
         subresource: str = "",
         how: Patch = Patch.MERGE,
+        is_brief: bool = False,
     ) -> Object:
         self._count("PATCH", resource, subresource)
         await anyio.sleep(self.latency_s)

@@ -13,6 +13,7 @@ from controller.kai.outcome import DependencyNotMet, Ending, Failed, Ready, Skip
 from controller.kai.request import BindRequest, BindStatus, backoff_limit_of
 from controller.runtime.client import Object
 from controller.runtime.reporting import cut, merge_condition
+from controller.runtime.texts import visible
 from controller.runtime.workqueue import Backoff
 from tests.unit.model.jsonpatch import applied
 from tests.unit.properties.profile import examples
@@ -159,10 +160,11 @@ def test_the_count_never_goes_down_but_for_a_new_spec(
 @examples
 @given(st.text(), st.integers(3, 40))
 def test_a_text_that_is_cut_fits_and_begins_alike(text: str, limit: int) -> None:
-    short = cut(text, limit)
+    short, whole = cut(text, limit), visible(text)
     assert len(short.encode()) <= limit
-    if len(text.encode(errors="replace")) <= limit:
-        assert short == text.encode(errors="replace").decode()
+    assert short.isprintable()
+    if len(whole.encode()) <= limit:
+        assert short == whole
     else:
         assert short.endswith("…")
-        assert text.encode(errors="replace").decode().startswith(short[:-1])
+        assert whole.startswith(short[:-1])

@@ -47,6 +47,7 @@ class Leases(Server):
         *,
         name: str = "",
         subresource: str = "",
+        is_brief: bool = False,
     ) -> Object:
         self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
         return self._lease
