@@ -11,15 +11,19 @@ from uuid import uuid4
 import anyio
 from loguru import logger
 
+from controller.binder.backlog import Backlog
 from controller.binder.crd import SchemaCheck
+from controller.binder.metrics import BinderMetrics
 from controller.binder.objects import trim_node, trim_pod, trim_request, trim_reservation
 from controller.binder.pipeline import Pipeline, SharedGPUs
-from controller.binder.reconciler import BindRequestReconciler, Caches, keys_to_bind
-from controller.binder.telling import Teller
-from controller.kai.names import BIND_REQUESTS, LEASE_NAME, NODES, PODS
+from controller.binder.reconciler import BindRequestReconciler, keys_to_bind
+from controller.binder.telling import Counts, Teller
+from controller.binder.work import Caches
+from controller.kai.names import BIND_REQUESTS, NODES, PODS
+from controller.kai.nodepool import NodePool
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.planning import plan
-from controller.plugins import registry, shape
+from controller.plugins import registry
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.nvfractions import NvFractions
 from controller.plugins.registry import PlannedPlugin
@@ -29,6 +33,7 @@ from controller.reservation.groups import (
     groups_of_changed_reservation,
 )
 from controller.reservation.image import outlook_of, own_pod
+from controller.reservation.ledger import Ledger
 from controller.reservation.manifest import OwnPod, ReservationOptions
 from controller.reservation.members import (
     GROUP_INDEX,
@@ -39,11 +44,13 @@ from controller.reservation.members import (
     pods_of_request,
 )
 from controller.reservation.service import Reservations
+from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
 from controller.runtime.cache import Cache, Key
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, ClientOptions
 from controller.runtime.endpoints import Telemetry
+from controller.runtime.lanes import Lanes
 from controller.runtime.leader import Lease, LeaseOptions
 from controller.runtime.manager import Manager, ManagerOptions
 from controller.runtime.metrics import Metrics
@@ -54,6 +61,8 @@ from controller.setting_types import PLACEHOLDER_IMAGE, image_problem
 from controller.settings import Settings, SettingsError
 
 NAME = "The binder"
+MOST_OF_A_NAMESPACE = 1000
+"""Requests of one namespace that are worked on at a time, most of which wait: each takes some 70 KiB."""
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -142,8 +151,7 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
     sharing = sharing_problem(settings, plugins)
     if sharing is not None:
         logger.bind(problem=sharing).error("GPUs cannot be shared")
-    metrics = Metrics()
-    shape.show(metrics.registry, plugins)  # for the webhook, which has to prepare pods for the same ones
+    metrics = BinderMetrics(plugins)
     manager: Manager | None = None  # the endpoints answer before there is one
 
     def ready() -> str | None:
@@ -167,10 +175,10 @@ async def run(settings: Settings, plugins: tuple[PlannedPlugin, ...], stop: anyi
         beside.cancel_scope.cancel()
 
 
-async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> Client | None:
+async def _connect(settings: Settings, metrics: BinderMetrics, stop: anyio.Event) -> Client | None:
     """Waits for the API server, however long it takes; None if it was told to stop before."""
     options = ClientOptions(
-        kubeconfig=settings.kubeconfig, qps=settings.qps, burst=settings.burst, observe=metrics.request
+        kubeconfig=settings.kubeconfig, qps=settings.qps, burst=settings.burst, observe=metrics.observe
     )
     client: Client | None = None
     async with anyio.create_task_group() as tasks:
@@ -186,11 +194,12 @@ async def _connect(settings: Settings, metrics: Metrics, stop: anyio.Event) -> C
 
 
 def _manager(
-    settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, metrics: Metrics
+    settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, metrics: BinderMetrics
 ) -> Manager:
     lease = _lease(settings, client, metrics) if settings.leader_elect else None
     caches = _caches(settings, plugins, client, lease)
-    groups = GroupCaches(requests=caches.requests, pods=caches.pods, reservations=caches.reservations)
+    shard = Shard(client, caches.pool, caches.nodes)
+    groups = GroupCaches(caches.requests, caches.pods, caches.reservations, shard)
     recorder = EventRecorder(client, "binder")
     backoff = Backoff(settings.rate_limiter_base_delay, settings.rate_limiter_max_delay)
     usage = Usage()
@@ -200,56 +209,69 @@ def _manager(
     group_queue: WorkQueue[str] = _queue("gpugroup", backoff, metrics)
     group_reconciler = GroupReconciler(client, groups, reservations, usage, recorder)
     releasing = _controller("gpugroup", group_reconciler, group_queue, settings, metrics)
-    releasing.watch(caches.requests, groups_of_changed_request)
-    releasing.watch(caches.pods, group_reconciler.groups_of_changed_pod)
-    releasing.watch(caches.reservations, groups_of_changed_reservation)
+    ledger = Ledger(groups, reservations.members, usage)
+    _watch_groups(releasing, group_reconciler, caches, ledger)
 
     gpus = SharedGPUs(reservations, usage, group_queue.add)
-    pipeline = Pipeline(client, plugins, gpus, changes)
-    teller = Teller(client, caches.requests, recorder, backoff)
+    pipeline = Pipeline(client, plugins, gpus, changes, metrics.measures)
+    backlog = Backlog()
+    teller = Teller(client, caches.requests, recorder, backoff, Counts(metrics.measures, backlog.age_s))
     reconciler = BindRequestReconciler(client, caches, pipeline, teller)
-    queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics)
+    lanes: Lanes[Key] = Lanes(lambda key: key[0], MOST_OF_A_NAMESPACE)
+    queue: WorkQueue[Key] = _queue("bindrequest", backoff, metrics, lanes)
     binding = _controller("bindrequest", reconciler, queue, settings, metrics)
-    binding.watch(caches.requests, keys_to_bind)
+    binding.watch(caches.requests, backlog.noting(keys_to_bind))
 
     if lease is not None:
         client.fence(lease.left_s)
-    return Manager(
+    image = (reservations.pods.image,) if _sharing(plugins) else ()
+    manager = Manager(
         ManagerOptions(
             caches=caches.all(),
             controllers=(binding, releasing),
             recorder=recorder,
-            services=(
-                changes,
-                SchemaCheck(client),
-                *((reservations.pods.image,) if _sharing(plugins) else ()),
-            ),
+            services=(changes, SchemaCheck(client), *image),
             lease=lease,
         )
     )
+    metrics.count(manager.works, backlog, ledger)
+    return manager
+
+
+def _watch_groups(
+    releasing: Controller[str], reconciler: GroupReconciler, caches: Caches, ledger: Ledger
+) -> None:
+    releasing.watch(caches.requests, ledger.noting(groups_of_changed_request))
+    releasing.watch(caches.pods, ledger.noting(reconciler.groups_of_changed_pod))
+    releasing.watch(caches.reservations, ledger.noting(groups_of_changed_reservation))
+    if not caches.pool.is_whole:
+        releasing.watch(caches.nodes, reconciler.groups_of_changed_node)
 
 
 def _caches(
     settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, lease: Lease | None
 ) -> Caches:
     has_outsiders = any(planned.cls not in registry.BUILT_IN for planned in plugins)
+    pool = _pool(settings)
+    in_pool = {} if pool.is_whole else {"labelSelector": pool.selector}
     ours = {"fieldSelector": f"spec.schedulerName={settings.scheduler_name}"}
     return Caches(
         requests=Cache(
             client,
             BIND_REQUESTS,
+            selectors=in_pool,
             trim=trim_request,
             indexes={GROUP_INDEX: groups_of_request, POD_INDEX: pods_of_request},
         ),
         pods=Cache(
             client,
             PODS,
-            selectors=ours,
+            selectors=ours | in_pool,
             trim=partial(trim_pod, all_annotations=has_outsiders),
             indexes={GROUP_INDEX: groups_of_pod},
             required=False,
         ),
-        nodes=Cache(client, NODES, trim=trim_node, required=False),
+        nodes=Cache(client, NODES, selectors=in_pool, trim=trim_node, required=False),
         reservations=Cache(
             client,
             PODS,
@@ -260,7 +282,12 @@ def _caches(
             required=False,
         ),
         leading_since=lease.acquired_version if lease is not None else str,
+        pool=pool,
     )
+
+
+def _pool(settings: Settings) -> NodePool:
+    return NodePool(settings.nodepool_label_key, settings.partition_label_value)
 
 
 def _reservation_options(settings: Settings) -> ReservationOptions:
@@ -281,12 +308,13 @@ def _reservation_options(settings: Settings) -> ReservationOptions:
         fake_gpu_nodes=settings.fake_gpu_nodes,
         fips_only=settings.fips_only,
         scale_adjust_namespace=settings.scale_adjust_namespace,
+        pool=_pool(settings),
     )
 
 
-def _queue(name: str, backoff: Backoff, metrics: Metrics) -> WorkQueue[Any]:
+def _queue(name: str, backoff: Backoff, metrics: Metrics, lanes: Lanes[Any] | None = None) -> WorkQueue[Any]:
     observer = metrics.queue(name)
-    queue: WorkQueue[Any] = WorkQueue(backoff, observer)
+    queue: WorkQueue[Any] = WorkQueue(backoff, observer, lanes)
     observer.track(queue.work_s)
     return queue
 
@@ -300,5 +328,6 @@ def _controller(
 
 def _lease(settings: Settings, client: Client, metrics: Metrics) -> Lease:
     identity = f"{socket.gethostname()}_{uuid4()}"
-    options = LeaseOptions(LEASE_NAME, election_namespace(settings), identity)
-    return Lease(client, options, observe=lambda held: metrics.leader(LEASE_NAME, held))
+    name = _pool(settings).lease_name
+    options = LeaseOptions(name, election_namespace(settings), identity)
+    return Lease(client, options, observe=lambda held: metrics.leader(name, held))

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import orjson
 from loguru import logger
 
+from controller.runtime.texts import escaped, in_json
+
 if TYPE_CHECKING:
     from loguru import Message, Record
 
@@ -97,13 +99,7 @@ def _visible(text: str) -> str:
     """The text with what cannot be seen written out: terminals obey escape sequences."""
     if text.isprintable():
         return text
-    return "".join(character if character.isprintable() else _escaped(character) for character in text)
-
-
-def _escaped(character: str) -> str:
-    number = ord(character)
-    short = f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
-    return _ESCAPES.get(character, short if number < 0x10000 else f"\\U{number:08x}")
+    return escaped("".join(_ESCAPES.get(character, character) for character in text))
 
 
 def _as_json(record: "Record") -> str:
@@ -115,6 +111,6 @@ def _as_json(record: "Record") -> str:
         fields.setdefault("error", error[0])
         fields["stacktrace"] = error[1]
     try:
-        return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return in_json(orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
     except TypeError:  # what orjson refuses: integers over 64 bits, broken surrogates
         return json.dumps({key: str(value) for key, value in fields.items()})

@@ -70,7 +70,7 @@ class CommonSettings(BaseSettings):
         strict_flags: A flag that begins so and is not known is an error; others may be a newer operator's.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
     verb: ClassVar[str]
     purpose: ClassVar[str]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 PLACEHOLDER_IMAGE = "registry/local/kai-scheduler/resource-reservation"
 """What the Go binder has as default: no image of this name can be pulled."""
 
+NODE_POOL_LABEL = "kai.scheduler/node-pool"
+"""KAI's default."""
+
 LogLevel = Literal["trace", "debug", "info", "warning", "error"]
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -141,6 +144,22 @@ LabelValue = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=63),
     _only("a label value: at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last"),
+]
+MaybeLabelValue = Annotated[
+    str,
+    Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63),
+    _only(
+        "empty or a label value: at most 63 letters, digits, '-', '_' and '.', "
+        "a letter or digit first and last"
+    ),
+]
+MaybeLabelKey = Annotated[
+    str,
+    Field(
+        pattern=rf"^(({_LABEL}(\.{_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?)?$",
+        max_length=317,
+    ),
+    _only("empty or the name of a label such as kai.scheduler/node-pool"),
 ]
 ServingAddress = Annotated[str, BeforeValidator(_check_serving_address)]
 MaybeURL = Annotated[

@@ -10,12 +10,13 @@ variable that any verb knows is accepted by each, since their containers may sha
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError, ValidationInfo, field_validator
 
 from controller.setting_base import COMMANDS, CommonSettings, group_of, setting
 from controller.setting_types import (
+    NODE_POOL_LABEL,
     PLACEHOLDER_IMAGE,
     Count,
     FeatureGates,
@@ -23,6 +24,8 @@ from controller.setting_types import (
     Image,
     JSONObject,
     LabelValue,
+    MaybeLabelKey,
+    MaybeLabelValue,
     MaybeName,
     MaybeURL,
     MaybeUser,
@@ -51,6 +54,10 @@ class SettingsError(Exception):
         super().__init__("\n".join(self.problems))
 
 
+def _key_of_pool(valid: dict[str, Any]) -> str:
+    return NODE_POOL_LABEL if valid.get("partition_label_value") else ""
+
+
 class Settings(CommonSettings):
     """All settings of the binder, checked; every duration in seconds."""
 
@@ -58,6 +65,18 @@ class Settings(CommonSettings):
     purpose: ClassVar[str] = "binds pods to the nodes and GPUs that the scheduler chose"
     strict_flags: ClassVar[str] = "--log-"  # ours, which no operator passes: an unknown one is a typing error
 
+    partition_label_value: MaybeLabelValue = setting(
+        "",
+        "Scheduling",
+        "Value of the label of the node pool to be served, as KAI's scheduler of that shard has it. If it is "
+        "empty and there is a --nodepool-label-key: what does not have the label.",
+    )
+    nodepool_label_key: MaybeLabelKey = setting(
+        _key_of_pool,
+        "Scheduling",
+        "Name of the label by which node pools are told apart; empty serves the whole cluster. If only a "
+        f"value is given: {NODE_POOL_LABEL}.",
+    )
     runtime_class_name: MaybeName = setting(
         "", "Scheduling", "RuntimeClass of the reservation pods; empty for none."
     )
@@ -126,6 +145,14 @@ class Settings(CommonSettings):
     leader_election_namespace: OwnNamespace = setting(
         "", "Work", "Namespace of the Lease of the election; empty for the pod's own."
     )
+
+    @field_validator("nodepool_label_key")
+    @classmethod
+    def _not_without_key(cls, key: str, info: ValidationInfo) -> str:
+        value = info.data.get("partition_label_value")
+        if value and not key:
+            raise ValueError(f"must not be empty with --partition-label-value, which is {value}")
+        return key
 
     @field_validator("rate_limiter_max_delay")
     @classmethod

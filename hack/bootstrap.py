@@ -14,12 +14,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Callable  # noqa: UP035 -- of collections.abc it would need a newer Python
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
-STAMP = ENVIRONMENT / ".kai-binder-stamp"
+STAMP = ".kai-binder-stamp"
 # There while the environment is being made: still there later, it tells of an interrupted try.
-UNFINISHED = ENVIRONMENT / ".kai-binder-unfinished"
+UNFINISHED = ".kai-binder-unfinished"
 OLDEST = (3, 11)
 CANDIDATES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python")
 # What the environment is made from; the stamp is a hash of their content.
@@ -36,11 +37,7 @@ def ensure() -> None:
     sentence and status 1 when no usable Python is found or the installation fails.
     """
     python = ENVIRONMENT / "bin" / "python"
-    if not is_complete():
-        with (ROOT / ".venv.lock").open("w") as lock:
-            _wait_for(lock.fileno())
-            if not is_complete():  # another run may have made it meanwhile
-                _make()
+    prepare(ENVIRONMENT, find_python)
     if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
         return
     if os.environ.get(MOVED) == str(os.getpid()):
@@ -51,20 +48,35 @@ def ensure() -> None:
     os.execv(python, [str(python), *sys.argv])  # noqa: S606
 
 
-def is_complete() -> bool:
-    """Tells whether the environment was made from the present lock files and its Python still runs."""
+def prepare(environment: Path, find: Callable[[], str]) -> None:
+    """Makes or updates an environment unless it is complete; of several processes one does, the others wait.
+
+    Args:
+        environment: Its folder, in this repository.
+        find: Says which Python is to make it, if it has to be made.
+    """
+    if is_complete(environment):
+        return
+    with (ROOT / (environment.name + ".lock")).open("w") as lock:
+        _wait_for(lock.fileno(), environment)
+        if not is_complete(environment):  # another run may have made it meanwhile
+            _make(environment, find)
+
+
+def is_complete(environment: Path) -> bool:
+    """Tells whether an environment was made from the present lock files and its Python still runs."""
     try:
-        if UNFINISHED.exists() or STAMP.read_text() != stamp():
+        if (environment / UNFINISHED).exists() or (environment / STAMP).read_text() != stamp(environment):
             return False
-        command = [str(ENVIRONMENT / "bin" / "python"), "-c", ""]
+        command = [str(environment / "bin" / "python"), "-c", ""]
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
     except OSError:
         return False
 
 
-def stamp() -> str:
-    """A hash of everything that the environment is made from, its place included: scripts in it name it."""
-    digest = hashlib.sha256(str(ENVIRONMENT).encode())
+def stamp(environment: Path) -> str:
+    """A hash of everything that an environment is made from, its place included: scripts in it name it."""
+    digest = hashlib.sha256(str(environment).encode())
     for name in SOURCES:
         digest.update(name.encode() + b"\0" + (ROOT / name).read_bytes())
     return digest.hexdigest()
@@ -86,7 +98,7 @@ def find_python() -> str:
         python = shutil.which(candidate, path=path)
         if python is None or python in tried:
             continue
-        tried[python] = _why_unusable(python)
+        tried[python] = why_unusable(python)
         if not tried[python]:
             return python
     found = "; ".join(f"{python} {reason}" for python, reason in tried.items()) or "none at all"
@@ -96,7 +108,7 @@ def find_python() -> str:
     )
 
 
-def _why_unusable(python: str) -> str:
+def why_unusable(python: str) -> str:
     """Why a Python cannot be used; empty when it can."""
     try:
         # A clean environment: a PYTHONHOME or the like of the caller need not fit another interpreter.
@@ -110,15 +122,15 @@ def _why_unusable(python: str) -> str:
     return "does not run" if done.stderr else "too old"
 
 
-def _make() -> None:
-    """Makes or updates the environment and stamps it last: an interrupted try never passes for complete."""
-    _say("Preparing .venv (once; about a minute) ...")
-    if not _is_reusable():
-        _run([find_python(), "-m", "venv", "--clear", str(ENVIRONMENT)], "making the virtual environment")
-    STAMP.unlink(missing_ok=True)
-    UNFINISHED.touch()
+def _make(environment: Path, find: Callable[[], str]) -> None:
+    """Makes or updates an environment and stamps it last: an interrupted try never passes for complete."""
+    _say(f"Preparing {environment.name} (once; about a minute) ...")
+    if not _is_reusable(environment):
+        _run([find(), "-m", "venv", "--clear", str(environment)], "making the virtual environment")
+    (environment / STAMP).unlink(missing_ok=True)
+    (environment / UNFINISHED).touch()
     pip = [
-        str(ENVIRONMENT / "bin" / "python"),
+        str(environment / "bin" / "python"),
         "-m",
         "pip",
         "--disable-pip-version-check",
@@ -126,43 +138,44 @@ def _make() -> None:
         "--quiet",
     ]
     _say("Installing the locked packages ...")
-    _run([*pip, "--require-hashes", "-r", str(ROOT / "requirements-dev.lock")], "installing the packages")
+    locked = ["--require-hashes", "-r", str(ROOT / "requirements-dev.lock")]
+    _run([*pip, *locked], "installing the packages", environment)
     _say("Installing the project itself ...")
-    _run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], "installing the project")
-    STAMP.write_text(stamp())
-    UNFINISHED.unlink()
+    own = ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]
+    _run([*pip, *own], "installing the project", environment)
+    (environment / STAMP).write_text(stamp(environment))
+    (environment / UNFINISHED).unlink()
     _say("Ready.")
 
 
-def _is_reusable() -> bool:
-    """Tells whether the environment only needs other packages: a running program may be using it."""
-    if UNFINISHED.exists() or not (ENVIRONMENT / "pyvenv.cfg").is_file():
+def _is_reusable(environment: Path) -> bool:
+    """Tells whether an environment only needs other packages: a running program may be using it."""
+    if (environment / UNFINISHED).exists() or not (environment / "pyvenv.cfg").is_file():
         return False
     probe = f"import pip, sys; sys.exit(sys.version_info < {OLDEST})"
-    command = [str(ENVIRONMENT / "bin" / "python"), "-c", probe]
+    command = [str(environment / "bin" / "python"), "-c", probe]
     try:
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
     except OSError:
         return False
 
 
-def _wait_for(lock: int) -> None:
+def _wait_for(lock: int, environment: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _say("Another run is preparing .venv, waiting ...")
+        _say(f"Another run is preparing {environment.name}, waiting ...")
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def _run(command: list[str], purpose: str) -> None:
+def _run(command: list[str], purpose: str, unfinished: Path | None = None) -> None:
     # Not inherited: a caller's own environment must not leak into the one that is being made.
     hidden = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "PIP_TARGET", "PIP_USER")
     clean = {name: value for name, value in os.environ.items() if name not in hidden}
     status = subprocess.run(command, check=False, env=clean, stdout=sys.stderr).returncode
-    if (
-        status > 0
-    ):  # it gave up in an orderly way, unlike one that was killed: the next try can go on from here
-        UNFINISHED.unlink(missing_ok=True)
+    # It gave up in an orderly way, unlike one that was killed: the next try can go on from here.
+    if status > 0 and unfinished is not None:
+        (unfinished / UNFINISHED).unlink(missing_ok=True)
     if status != 0:
         raise _failure(f"{purpose} failed, see above.")
 

@@ -21,14 +21,24 @@ HEAD = """\
 
 <!-- written by hack/conditions: do not edit -->
 
-A BindRequest has one condition for each enabled plugin, in the order in which they run, then `Bound` for
-the whole. A share of a GPU also has `GPUReserved`, first. `True` is always good; `Unknown` waits, or
-was held up by another one. [`kai-binder explain`](explain.md) finds the entry for a pod, and fills in `<pod>`
-and so on.
+[`kai-binder explain`](explain.md) finds the entry for a pod, and fills in `<pod>` and so on. To read it
+yourself: `kubectl describe bindrequest <request> -n <namespace>`.
+
+- **Conditions.** There is one for each enabled plugin, in the order in which they run, then `Bound` for the
+  whole. A share of a GPU also has `GPUReserved`, first. `True` is always good; `Unknown` waits, or was held
+  up by another one. A wait is shown after 2 s.
+- **`status.reason`** repeats the failure in one line that begins with the condition at fault. `phase` and
+  `failedAttempts` are what the scheduler reads.
+- **Attempts.** A failed one is followed by another after 1, 2, 4, … s, until `failedAttempts` reaches
+  `spec.backoffLimit`; without a `backoffLimit` there is one attempt. "Final" below: no further attempt is
+  made, however many are left, and `failedAttempts` is set to the limit. While the API server is away,
+  attempts are repeated without being counted.
+- **The pod is told, too**: condition `PodBound`, events `Bound` and `BindingError`. The request gets a
+  Warning event for each new reason, not for each retry.
 
 Once the cause is mended, a request that has attempts left is tried again by itself. One that has failed for
 good is deleted by KAI's scheduler, which then decides anew; to hurry it:
-`kubectl delete bindrequest <request> -n <namespace>`.
+`kubectl delete bindrequest <request> -n <namespace>`. Counting also starts anew when the spec is corrected.
 """
 _SITUATIONS = """\
 ## What no condition says
@@ -74,7 +84,8 @@ def _rows(table: Mapping[str, Remedy]) -> Iterator[str]:
     for reason, remedy in table.items():
         steps = " ".join(_step(number, step, remedy) for number, step in enumerate(remedy.steps, start=1))
         status = f" {remedy.status} |" if has_status else ""
-        yield f"| `{reason}` |{status} {_plain(remedy.means)} | {steps or 'Nothing.'} |"
+        means = f"{_plain(remedy.means)} {remedy.final.value}".rstrip()
+        yield f"| `{reason}` |{status} {means} | {steps or 'Nothing.'} |"
 
 
 def _step(number: int, step: str, remedy: Remedy) -> str:

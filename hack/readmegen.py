@@ -1,4 +1,4 @@
-"""Writes the tables of settings in README.md from the settings themselves.
+"""Writes the tables of settings in README.md, and the texts of --help, from the settings themselves.
 
 hack/readme            write it
 hack/readme --check    write nothing; exit 1 if it is out of date
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from controller.setting_texts import SettingRow, rows
-from controller.settings import AdmissionSettings, Settings
+from controller.command import HELP
+from controller.setting_texts import SettingRow, help_text, rows
+from controller.settings import VERBS, AdmissionSettings, Settings
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 END = "<!-- settings: end -->"
@@ -26,20 +27,26 @@ def begin(verb: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes or checks the tables; returns the exit status."""
+    """Writes or checks the tables and texts; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="hack/readme", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(argv)
-    old = README.read_text()
-    new = with_tables(old)
+    wanted = {README: with_tables(README.read_text()), **help_texts()}
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
     if options.check:
-        if new != old:
-            print("README.md: a table of settings is out of date; run hack/readme", file=sys.stderr)
-        return int(new != old)
-    README.write_text(new)
+        for path in stale:
+            print(f"{path.name}: what is said of settings is out of date; run hack/readme", file=sys.stderr)
+        return int(bool(stale))
+    for path in stale:
+        path.write_text(wanted[path])
     return 0
+
+
+def help_texts() -> dict[Path, str]:
+    """What --help prints, by the file that the command takes it from."""
+    return {HELP / f"{verb.verb}.txt": help_text(verb) for verb in VERBS}
 
 
 def with_tables(text: str) -> str:

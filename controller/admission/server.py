@@ -24,11 +24,14 @@ from controller.admission.review import BadReview
 from controller.admission.tls import Certificate, switchboard
 from controller.runtime.connections import Limits
 from controller.runtime.endpoints import Address, listening
+from controller.runtime.seldom import Seldom
 
 LIMITS = Limits(connections=200)
 """An API server has one connection for each review that is under way, and keeps 25 of them."""
 LARGE = 64 * 1024
 """Bytes. What is below is judged at once, in about a millisecond: the way to a thread would take longer."""
+_MOST_BAD_SAID, _MOST_REFUSED_SAID = 10, 100
+"""Records a minute of what anybody in the cluster can cause."""
 _MOST_WAIT = 16
 """So many large reviews wait for their turn."""
 
@@ -81,6 +84,7 @@ class Server:
         self._measures, self._patience = measures, patience or Patience()
         self._limits = limits
         self._bodies, self._turn = Bodies(), anyio.CapacityLimiter(1)
+        self._bad, self._refused = Seldom(_MOST_BAD_SAID), Seldom(_MOST_REFUSED_SAID)
         self._stopping = False
         self.port: int | None = None
 
@@ -160,26 +164,31 @@ class Server:
         except CrowdedError:
             raise
         except BadReview as error:
-            logger.bind(path=path, problem=str(error)).warning("A request is no review")
+            unsaid = self._bad.happened()
+            if unsaid is not None:
+                log = logger.bind(path=path, problem=str(error), unsaid=unsaid)
+                log.warning("A request is no review")
             return _bad(400, str(error))
         except Exception:  # noqa: BLE001 -- the API server refuses the pod then, and somebody has to learn why
             logger.bind(path=path).exception("A review failed by a fault of ours")
             return "failed", web.Response(
                 status=500, text="a fault of the webhook's; its log has the trace\n"
             )
-        return _verdict(answered), web.Response(body=answered, content_type="application/json")
+        return self._verdict(answered), web.Response(body=answered, content_type="application/json")
+
+    def _verdict(self, answered: bytes) -> Result:
+        """What an answer says; a refusal goes to the log, too."""
+        response = orjson.loads(answered)["response"]
+        if response["allowed"]:
+            return "allowed"
+        with suppress(KeyError):
+            unsaid = self._refused.happened()
+            if unsaid is not None:
+                more = {"unsaid": unsaid} if unsaid else {}
+                log = logger.bind(uid=response["uid"], message=response["status"]["message"], **more)
+                log.info("A pod was refused")
+        return "refused"
 
 
 def _bad(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> tuple[Result, web.Response]:
     return "bad", web.Response(status=status, text=f"{sentence}\n", headers=headers)
-
-
-def _verdict(answered: bytes) -> Result:
-    """What an answer says; a refusal goes to the log, too."""
-    response = orjson.loads(answered)["response"]
-    if response["allowed"]:
-        return "allowed"
-    with suppress(KeyError):
-        log = logger.bind(uid=response["uid"], message=response["status"]["message"])
-        log.info("A pod was refused")
-    return "refused"

@@ -14,10 +14,11 @@ import anyio
 import orjson
 from loguru import logger
 
+from controller.binder.decisions import judged_after, leaves_it_open
 from controller.binder.objects import size_of
 from controller.kai.names import NUMA_MEMORY_GROUPS, NUMA_PLACEMENT, PODS, RECEIVED_RESOURCE_TYPE
 from controller.kai.outcome import Failed, Ready, failed_by
-from controller.kai.pods import ANNOTATIONS_LIMIT_BYTES, full_name, judge_pod
+from controller.kai.pods import ANNOTATIONS_LIMIT_BYTES, full_name
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.kai.sharing import groups_of_pod, is_group_label
@@ -90,7 +91,7 @@ class Assignment:
                 PODS, binding, request.namespace, name=request.pod_name, subresource="binding"
             )
         except errors.ApiError as error:
-            if error.unclear or isinstance(error, (errors.ConflictError, errors.NotFoundError)):
+            if leaves_it_open(error):
                 return await self._resolve(wish, error, waiting)
             if error.transient:
                 raise
@@ -142,14 +143,10 @@ class Assignment:
         """Finds out by live reads whether a bind that was answered with an error happened all the same."""
         request = wish.request
         pod = await self._read_pod(request, error, waiting)
-        if pod is None:
-            return Failed(Reason.POD_NOT_FOUND, f"pod {request.full_pod_name} is gone", retry=False)
-        verdict = judge_pod(request, pod, wish.pod["metadata"]["uid"])
-        if verdict is not None:
-            return verdict
-        if error.transient:
-            raise error  # the pod waits as before, and so does the request
-        return failed_by(error)
+        verdict = judged_after(error, request, pod, wish.pod["metadata"]["uid"])
+        if verdict is None:
+            raise error
+        return verdict
 
     async def _read_pod(
         self, request: BindRequest, cause: errors.ApiError, waiting: Waiting

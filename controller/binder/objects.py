@@ -26,7 +26,9 @@ from controller.kai.names import (
     POD_BOUND,
     RECEIVED_RESOURCE_TYPE,
 )
-from controller.kai.sharing import is_group_label
+from controller.kai.reasons import Phase
+from controller.kai.request import MOST_GROUPS
+from controller.kai.sharing import is_group, is_group_label
 from controller.runtime.client import Object
 
 READ_ANNOTATIONS = frozenset(
@@ -52,6 +54,8 @@ LARGE_ANNOTATIONS_BYTES = 128 * 1024
 _CUT = "cut"
 _BUDGET_BYTES = 8 * 1024
 """As JSON. A pod that shares a GPU, with 30 variables from ConfigMaps, takes half of it."""
+_REQUEST_BUDGET_BYTES = 16 * 1024
+"""The same of a request, without its status. One with the devices of some claims takes a third of it."""
 _CUT_VALUE = 1024
 """Characters; more than any legal value of the annotations has, so that none becomes legal by the cut."""
 _CUT_ITEMS = 64
@@ -64,9 +68,9 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _READ_CHARACTERS = 100
 
 
-def is_cut(pod: Object) -> bool:
-    """Whether a pod from a cache lacks something that plugins may read: it has to be read live."""
-    return _CUT in pod
+def is_cut(item: Object) -> bool:
+    """Whether a pod or request from a cache lacks something needed to bind: it has to be read live."""
+    return _CUT in item
 
 
 def trim_pod(pod: Object, *, all_annotations: bool = False) -> Object:
@@ -133,9 +137,23 @@ def trim_node(node: Object) -> Object:
 
 
 def trim_request(request: Object) -> Object:
-    """A request without annotations and the bookkeeping of who wrote what."""
-    request["metadata"].pop("managedFields", None)
-    request["metadata"].pop("annotations", None)
+    """A request without annotations and the bookkeeping of who wrote what.
+
+    Of one that is too large only that is kept by which others judge it: for which pod, node and groups it is,
+    and how it stands.
+    One that has succeeded stays for as long as its pod, and its conditions, most of its bytes, are for
+    people, who read them live. Should anything be written to it all the same, the patch does not fit at
+    first, and it is read again.
+    """
+    if is_cut(request):
+        return request
+    for name in ("managedFields", "annotations"):
+        request["metadata"].pop(name, None)
+    if _is_large(request):
+        return _cut_request(request)
+    status = request.get("status")
+    if isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED:
+        status["conditions"] = []
     return request
 
 
@@ -159,6 +177,43 @@ def _trim_container(container: Object) -> Object:
         environment.append(entry)
     kept = {"name": container["name"], "env": environment, "envFrom": container.get("envFrom") or []}
     return kept | ({"restartPolicy": container["restartPolicy"]} if "restartPolicy" in container else {})
+
+
+def _is_large(request: Object) -> bool:
+    try:
+        size = len(orjson.dumps([request["metadata"], request.get("spec")]))
+    except TypeError:  # it is nested more deeply than what is written may be
+        return True
+    return size > _REQUEST_BUDGET_BYTES
+
+
+def _cut_request(request: Object) -> Object:
+    metadata, spec = dict(request["metadata"]), request.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    if not isinstance(spec.get("podName"), str) or len(spec["podName"]) > _CUT_VALUE:
+        spec = {**spec, "podName": ""}
+    owners = metadata.get("ownerReferences") or []
+    for name in ("labels", "finalizers"):
+        metadata.pop(name, None)
+    metadata["ownerReferences"] = [
+        owner for owner in owners if owner.get("kind") == "Pod" and owner.get("name") == spec["podName"]
+    ][:1]
+    kept = {name: spec[name] for name in ("podName", "backoffLimit") if name in spec}
+    for name in ("selectedNode", "receivedResourceType"):
+        if isinstance(spec.get(name), str):
+            kept[name] = spec[name][:_CUT_VALUE]
+    for name in ("selectedGPUGroups", "selectedFractionalGpuGroups"):
+        if isinstance(spec.get(name), list) and len(spec[name]) <= MOST_GROUPS:
+            kept[name] = [group for group in map(_cut_group, spec[name]) if group is not None]
+    return {**request, "metadata": metadata, "spec": kept, _CUT: True}
+
+
+def _cut_group(group: object) -> object:
+    """A group as either field names it; None if no label can have its name."""
+    name = group.get("id") if isinstance(group, dict) else group
+    if not isinstance(name, str) or not is_group(name):
+        return None
+    return {"id": name} if isinstance(group, dict) else name
 
 
 def _cut(pod: Object) -> Object:

@@ -8,18 +8,27 @@ node is never undone. An attempt that the server was not there for says nothing 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import anyio
 from loguru import logger
 
 from controller.binder.assignment import Assignment, Wish
 from controller.binder.chain import Chain, Stop
+from controller.binder.measures import UNDO, AttemptClock, Measures
 from controller.binder.steps import Step
 from controller.binder.undo import Undo
-from controller.binder.waits import Guarded, Waits
+from controller.binder.waits import Caller, Guarded, Waits
 from controller.kai.names import PODS
-from controller.kai.outcome import Ending, Failed, Interrupted, Outcome, Ready, WaitEndedError, failed_by
+from controller.kai.outcome import (
+    Attempted,
+    Ending,
+    Failed,
+    HandedOver,
+    Interrupted,
+    Ready,
+    WaitEndedError,
+    failed_by,
+)
 from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
@@ -31,24 +40,6 @@ from controller.reservation.usage import Usage
 from controller.runtime import errors
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
-from controller.runtime.slots import Slot
-
-
-class Caller(Protocol):
-    """On whose behalf an attempt runs: one request, as it is now."""
-
-    @property
-    def slot(self) -> Slot:
-        """Given back during waits."""
-
-    def obsolete(self) -> Failed | None:
-        """Why the request is not to be bound any more, from what is known without asking the server."""
-
-    def is_final(self, failure: Failed) -> bool:
-        """Whether no further attempt follows one that failed so."""
-
-    async def show_waiting(self, step: str, what: str, outcomes: Mapping[str, Outcome]) -> None:
-        """Told of a long wait: condition type, what for, and the outcomes so far. Does not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,12 @@ class Pipeline:
     """The steps of a bind, the same for all requests."""
 
     def __init__(
-        self, client: Client, plan: Iterable[PlannedPlugin], gpus: SharedGPUs, changes: Changes
+        self,
+        client: Client,
+        plan: Iterable[PlannedPlugin],
+        gpus: SharedGPUs,
+        changes: Changes,
+        measures: Measures,
     ) -> None:
         """Makes the plugins.
 
@@ -79,6 +75,7 @@ class Pipeline:
             plan: The plugins in their order.
             gpus: The GPU groups.
             changes: Tells of the objects that an attempt waits for.
+            measures: Where the time of attempts is recorded.
 
         Raises:
             PluginConfigError: A plugin cannot be made.
@@ -86,6 +83,7 @@ class Pipeline:
         self.client = client
         self.gpus = gpus
         self.changes = changes
+        self.measures = measures
         self.assignment = Assignment(client)
         self.undoing = Undo(client, self.assignment)
         self.steps = tuple(
@@ -98,9 +96,7 @@ class Pipeline:
         reserve = (ConditionType.GPU_RESERVED,) if is_fraction else ()
         return (*reserve, *(step.type for step in self.steps))
 
-    async def bind(
-        self, request: BindRequest, pod: Object, node: Object, caller: Caller
-    ) -> Ending | Interrupted:
+    async def bind(self, request: BindRequest, pod: Object, node: Object, caller: Caller) -> Attempted:
         """Binds the pod, or finds out why not.
 
         Args:
@@ -113,7 +109,7 @@ class Pipeline:
 
     async def undo(
         self, request: BindRequest, pod: Object, node: Object, caller: Caller, failure: Failed
-    ) -> Ending | Interrupted:
+    ) -> Attempted:
         """Takes back what an earlier attempt, perhaps of another process, left; ends with the failure.
 
         Args:
@@ -131,19 +127,21 @@ class Pipeline:
         pod: Object,
         node: Object,
         caller: Caller,
-        work: "Callable[[_Attempt], Awaitable[Ending | Interrupted]]",
-    ) -> Ending | Interrupted:
+        work: "Callable[[_Attempt], Awaitable[Attempted]]",
+    ) -> Attempted:
         groups = request.gpu_groups if request.is_fraction else ()
         with self.gpus.usage.of(groups, self.gpus.on_left):
-            ending: Ending | Interrupted
+            ending: Attempted
             async with anyio.create_task_group() as tasks:
                 guarded = Guarded(request, pod, node, caller.obsolete)
-                waits = Waits(caller.slot, tasks, caller.show_waiting, self.changes, guarded)
+                clock = AttemptClock(self.measures)
+                waits = Waits(caller, tasks, self.changes, guarded, clock)
                 context = BindContext(
                     request=request, pod=pod, node=node, waiting=waits.waiting, changes=self.changes
                 )
                 # It does not raise: the task group would wrap that.
                 ending = await work(_Attempt(self, context, waits, caller))
+                clock.stop(waits.outcomes)
             return ending
 
 
@@ -172,15 +170,15 @@ class _Attempt:
     def _enter(self, step: str) -> None:
         self._waits.step = step
 
-    async def bind(self) -> Ending | Interrupted:
+    async def bind(self) -> Attempted:
         """Runs all steps."""
         return await self._to_its_end(self._forward)
 
-    async def undo(self, failure: Failed) -> Ending | Interrupted:
+    async def undo(self, failure: Failed) -> Attempted:
         """Takes back what there is of this request's work; the failure is nobody's in particular."""
         return await self._to_its_end(partial(self._undo, ConditionType.BOUND, failure))
 
-    async def _to_its_end(self, work: Callable[[], Awaitable[Ending]]) -> Ending | Interrupted:
+    async def _to_its_end(self, work: Callable[[], Awaitable[Ending | HandedOver]]) -> Attempted:
         """Runs the work; whatever it raises becomes an ending."""
         order = self._pipeline.order(is_fraction=self._request.is_fraction)
         try:
@@ -190,7 +188,7 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 -- it must reach the status, or nobody would know
             return self._ending(Stop(ConditionType.BOUND, _unforeseen(error)))
 
-    async def _forward(self) -> Ending:
+    async def _forward(self) -> Ending | HandedOver:
         """From step to step, to the node or back."""
         try:
             stop = (
@@ -276,7 +274,7 @@ class _Attempt:
             return Stop(ConditionType.BOUND, obsolete)
         return await self._of_reservations(reservations.confirm(self._reserved))
 
-    async def _assign(self) -> Ending:
+    async def _assign(self) -> Ending | HandedOver:
         """Gives the pod its node; the answer is final, so nobody has to look once more."""
         self._waits.step, self._waits.may_end = ConditionType.BOUND, False
         wish = Wish(
@@ -302,8 +300,11 @@ class _Attempt:
         verdict = judge_pod(self._request, pod, self._context.pod["metadata"]["uid"])
         return verdict if isinstance(verdict, Ready) else None
 
-    async def _undo(self, step: str, failure: Failed) -> Ending:
+    async def _undo(self, step: str, failure: Failed) -> Ending | HandedOver:
         self._waits.may_end = False
+        self._waits.clock.enter(UNDO)
+        if await self._caller.is_handed_over(failure):
+            return HandedOver()
         context = replace(self._context, final=self._caller.is_final(failure))
         failure = await self._pipeline.undoing.undo(context, self._chain, failure)
         return self._ending(Stop(step, failure))

@@ -5,22 +5,32 @@ every ending is told before the key returns to the queue, so that no bind is rep
 lost; and what was decided long ago is checked against the pod that there is now.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loguru import logger
 
+from controller.binder.decisions import must_be_confirmed
 from controller.binder.objects import is_cut
 from controller.binder.pipeline import Pipeline
 from controller.binder.telling import Teller
+from controller.binder.work import Caches, Kept, Work
 from controller.kai.names import BIND_REQUESTS, NODES, PODS
-from controller.kai.outcome import Ending, Failed, Interrupted, Outcome, Ready, failed_by
-from controller.kai.pods import full_name, judge_pod
+from controller.kai.outcome import (
+    Attempted,
+    Ending,
+    Failed,
+    HandedOver,
+    Interrupted,
+    Ready,
+    failed_by,
+)
+from controller.kai.pods import judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest, InvalidRequestError, is_over
 from controller.runtime import errors
-from controller.runtime.cache import Cache, Change, Key, key_of
+from controller.runtime.cache import Change, Key, key_of
 from controller.runtime.client import Client, Object
 from controller.runtime.locks import KeyedLock
 from controller.runtime.reconcile import Result
@@ -28,30 +38,6 @@ from controller.runtime.slots import Slot
 
 _SHOWN_AFTER = 2
 """So many interruptions in a row are shown in the status: one says little."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caches:
-    """What the reconciler reads without asking the server.
-
-    Attributes:
-        requests: All requests.
-        pods: Those of the scheduler.
-        nodes: All nodes.
-        reservations: Reservation pods.
-        leading_since: The resourceVersion at which this process became the leader; empty where there is no
-            election. What another leader did before may be missing in a cache that has not seen it.
-    """
-
-    requests: Cache
-    pods: Cache
-    nodes: Cache
-    reservations: Cache
-    leading_since: Callable[[], str] = str
-
-    def all(self) -> tuple[Cache, ...]:
-        """Each of them."""
-        return self.requests, self.pods, self.nodes, self.reservations
 
 
 def keys_to_bind(change: Change) -> Iterable[Key]:
@@ -80,7 +66,7 @@ class BindRequestReconciler:
         self._teller = teller
         self._pods: KeyedLock[Key] = KeyedLock()
         self._interruptions: dict[Key, int] = {}  # in a row, of requests that are still to be bound
-        self._kept: dict[Key, _Kept] = {}  # of requests that are to be tried again, for whatever reason
+        self._kept: dict[Key, Kept] = {}  # of requests that are to be tried again, for whatever reason
 
     async def reconcile(self, key: Key, slot: Slot) -> Result:
         """Brings one request to its end, or one attempt further.
@@ -89,7 +75,7 @@ class BindRequestReconciler:
             errors.ApiError: The server was not there; the request is as before.
         """
         await self._undo_kept(key, slot)
-        item = self._caches.requests.get(key[1], key[0])
+        item = await self._find_request(key)
         if item is None or is_over(item):
             self._interruptions.pop(key, None)
             return Result()
@@ -98,7 +84,15 @@ class BindRequestReconciler:
         except InvalidRequestError as error:
             failure = Failed(Reason.INVALID_REQUEST, str(error), retry=False)
             return await self._teller.refuse(item, failure, self._pipeline.order(is_fraction=False), slot)
-        work = _Work(item, request, slot, self._caches.requests, self._teller, self._order(request))
+        work = Work(
+            item=item,
+            request=request,
+            slot=slot,
+            client=self._client,
+            caches=self._caches,
+            teller=self._teller,
+            order=self._order(request),
+        )
         if request.is_fraction and not request.gpu_groups:
             return await self._discard(work)
         # Two requests may name one pod: the second has to see what became of the first.
@@ -116,6 +110,29 @@ class BindRequestReconciler:
                 failure = Failed(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
                 ending = Ending(work.order, {}, failure)
             return await self._tell(work, pod, ending)
+
+    async def _find_request(self, key: Key) -> Object | None:
+        """The request; read live if the cache keeps only a part of it, or may lack what ended it.
+
+        The leader before us may have ended it unseen by our cache. Else a pod could be bound whose request
+        the scheduler reads as failed for good, and attempts that were counted would be forgotten.
+        """
+        namespace, name = key
+        requests = self._caches.requests
+        held = requests.get(name, namespace)
+        if held is None or is_over(held):
+            return held
+        if not is_cut(held) and requests.has_seen(self._caches.leading_since(), name, namespace):
+            return held
+        try:
+            found = await self._client.get(BIND_REQUESTS, name, namespace)
+        except errors.NotFoundError:
+            return None
+        if found["metadata"]["uid"] != held["metadata"]["uid"]:
+            return None  # of another one the watch will tell
+        requests.observe(found)
+        held = requests.get(name, namespace)
+        return found if held is not None and is_cut(held) else held
 
     def _order(self, request: BindRequest) -> tuple[str, ...]:
         return self._pipeline.order(is_fraction=request.is_fraction)
@@ -152,9 +169,7 @@ class BindRequestReconciler:
         pod = self._caches.pods.get(request.pod_name, request.namespace)
         if pod is not None and not is_cut(pod) and not self._may_be_bound_unseen(request, pod):
             verdict = judge_pod(request, pod, request.owner_uid)
-            # Without an owner the pod may be an earlier one of that name, whose end the cache has not seen.
-            unsure = isinstance(verdict, Ready) and request.owner_uid is None
-            if not isinstance(verdict, Failed) and not unsure:
+            if not must_be_confirmed(request, verdict):
                 return pod, verdict
         try:
             pod = await self._client.get(PODS, request.pod_name, request.namespace)
@@ -173,9 +188,7 @@ class BindRequestReconciler:
             return False
         return not self._caches.pods.has_seen(self._caches.leading_since())
 
-    async def _attempt(
-        self, work: "_Work", pod: Object | None, verdict: Ready | Failed | None
-    ) -> Ending | Interrupted:
+    async def _attempt(self, work: Work, pod: Object | None, verdict: Ready | Failed | None) -> Attempted:
         """Guards, then the pipeline."""
         request = work.request
         if pod is not None and verdict is None:
@@ -199,13 +212,13 @@ class BindRequestReconciler:
         except errors.NotFoundError:
             return None
 
-    def _unattempted(self, work: "_Work", error: errors.ApiError) -> Ending | Interrupted:
+    def _unattempted(self, work: Work, error: errors.ApiError) -> Ending | Interrupted:
         """The ending of an attempt whose pod or node could not be read."""
         if error.transient:
             return Interrupted(work.order, {}, ConditionType.BOUND, error)
         return Ending(work.order, {}, failed_by(error))
 
-    async def _discard(self, work: "_Work") -> Result:
+    async def _discard(self, work: Work) -> Result:
         """Deletes a share of no GPU: left by a conversion that failed, no attempt can mend it (B-36)."""
         request = work.request
         try:
@@ -218,27 +231,35 @@ class BindRequestReconciler:
         log.warning("Deleted a request for a share of a GPU that names no GPU group")
         return Result()
 
-    async def _tell(self, work: "_Work", pod: Object | None, ending: Ending | Interrupted) -> Result:
+    async def _tell(self, work: Work, pod: Object | None, ending: Attempted) -> Result:
         """Has the ending written, and says when to look again.
 
         Raises:
             errors.ApiError: There is no ending yet.
         """
         key = key_of(work.item)
+        if isinstance(ending, HandedOver):
+            self._interruptions.pop(key, None)
+            self._kept.pop(key, None)
+            logger.bind(pod=work.request.pod_name).info(
+                "A request has gone to another shard while it was worked on"
+            )
+            return Result()
         if isinstance(ending, Ending):
             self._interruptions.pop(key, None)
             self._keep(work, pod, ending.verdict)
             return await self._teller.tell(work.item, work.request, pod, ending, work.slot)
+        self._teller.interrupted(ending.error)
         self._interruptions[key] = self._interruptions.get(key, 0) + 1
         if pod is not None:
-            self._kept[key] = _Kept(work, pod)  # how far it came is not known, so all may have to be undone
+            self._kept[key] = Kept(work, pod)  # how far it came is not known, so all may have to be undone
         if self._interruptions[key] >= _SHOWN_AFTER:
             error = ending.error
             what = f"the API server, which did not do its part: {error.request}: {error.message}"
             await work.show_waiting(ending.step, what, ending.outcomes)
         raise ending.error
 
-    def _keep(self, work: "_Work", pod: Object | None, verdict: Ready | Failed) -> None:
+    def _keep(self, work: Work, pod: Object | None, verdict: Ready | Failed) -> None:
         """Notes whether a part of the attempt's work is kept for a retry.
 
         Before the ending is written: the request may be gone by then. What was kept for a former pod of the
@@ -248,71 +269,6 @@ class BindRequestReconciler:
         if pod is None:
             return
         if isinstance(verdict, Failed) and not work.is_final(verdict):
-            self._kept[key] = _Kept(work, pod)
+            self._kept[key] = Kept(work, pod)
         elif key in self._kept and self._kept[key].is_of(pod):
             del self._kept[key]
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """One request that is worked on, for the pipeline (`Caller`).
-
-    Attributes:
-        item: As it was read.
-        request: The same, parsed.
-        slot: Of the worker.
-        requests: Knows what it is now.
-        teller: Knows what its status is now, and shows waits.
-        order: Condition types of all steps.
-    """
-
-    item: Object
-    request: BindRequest
-    slot: Slot
-    requests: Cache
-    teller: Teller
-    order: tuple[str, ...]
-
-    def obsolete(self) -> Failed | None:
-        """Why it is not to be bound any more, as far as the cache knows."""
-        metadata, name = self.item["metadata"], full_name(self.item)
-        held = self.requests.get(metadata["name"], metadata["namespace"])
-        if held is None or held["metadata"]["uid"] != metadata["uid"]:
-            return Failed(Reason.REQUEST_DELETED, f"request {name} was deleted", retry=False)
-        if is_over(held):
-            return Failed(Reason.REQUEST_DELETED, f"request {name} is over", retry=False)
-        if held["metadata"].get("generation") != metadata.get("generation"):
-            return Failed(Reason.REQUEST_CHANGED, f"request {name} was changed while it was worked on")
-        return None
-
-    def is_final(self, failure: Failed) -> bool:
-        """Whether no further attempt of this very decision follows one that failed so."""
-        return failure.reason == Reason.REQUEST_CHANGED or self.teller.standing(self.item).is_final(failure)
-
-    async def show_waiting(self, step: str, what: str, outcomes: Mapping[str, Outcome]) -> None:
-        """Shows in the status that a step waits."""
-        await self.teller.show_waiting(self.item, self.order, {step: what}, outcomes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """An attempt that failed or was broken off, whose work is kept, in part or whole, for the retry.
-
-    Attributes:
-        work: The request.
-        pod: Its pod, as it was then.
-    """
-
-    work: _Work
-    pod: Object
-
-    def is_of(self, pod: Object) -> bool:
-        """Whether it is this very pod that was to be bound."""
-        return bool(pod["metadata"]["uid"] == self.pod["metadata"]["uid"])
-
-    def in_vain(self, pod: Object | None) -> Failed | None:
-        """Why the retry will not come, if there now is this pod, or none; None if it may."""
-        if pod is None or not self.is_of(pod):
-            name = self.work.request.full_pod_name
-            return Failed(Reason.POD_NOT_FOUND, f"pod {name} was deleted", retry=False)
-        return self.work.obsolete()

@@ -5,17 +5,20 @@ before the request's end is written, so that an attempt which is broken off betw
 ending is written until it is stored or the request is gone; events come last and decide nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import anyio
 from loguru import logger
 
 from controller.binder import status as statuses
+from controller.binder.measures import Measures
 from controller.binder.patches import bare, json_patch, refreshed
 from controller.binder.status import Event, Report, Standing
 from controller.kai.names import BIND_REQUESTS, PODS
 from controller.kai.outcome import Ending, Failed, Outcome
+from controller.kai.reasons import ConditionType
 from controller.kai.request import BindRequest
 from controller.runtime import errors
 from controller.runtime.cache import Cache
@@ -32,10 +35,25 @@ _POD_TRIES_500 = 3
 """So often while it fails (500): that may be etcd's end, or a webhook that is down for longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Where attempts are counted.
+
+    Attributes:
+        measures: The metrics.
+        age_s: Tells of a request for how many seconds it has been there.
+    """
+
+    measures: Measures
+    age_s: Callable[[Object], float]
+
+
 class Teller:
     """Writes what others are to know."""
 
-    def __init__(self, client: Client, requests: Cache, recorder: EventRecorder, backoff: Backoff) -> None:
+    def __init__(
+        self, client: Client, requests: Cache, recorder: EventRecorder, backoff: Backoff, counts: Counts
+    ) -> None:
         """Makes it.
 
         Args:
@@ -43,11 +61,13 @@ class Teller:
             requests: Knows the status that was written last.
             recorder: Sends the events.
             backoff: Delays between attempts, and between tries to write.
+            counts: Where attempts are counted.
         """
         self._client = client
         self._requests = requests
         self._recorder = recorder
         self._backoff = backoff
+        self._counts = counts
 
     def latest(self, item: Object) -> Object:
         """The same request as the cache has it now, perhaps with a status that we wrote meanwhile."""
@@ -74,8 +94,9 @@ class Teller:
         now = datetime.now(UTC)
         report = statuses.report(request, self.standing(item), ending, now, self._backoff)
         if isinstance(ending.verdict, Failed):
-            _log_failure(report)
+            self._count_failure(ending.culprit, ending.verdict, report)
         else:
+            self._counts.measures.succeeded(self._counts.age_s(item))
             logger.bind(pod=request.pod_name, node=request.node_name).info("Bound a pod")
         if pod is not None and report.pod_condition is not None:
             await self._write_pod_condition(pod, report.pod_condition, now, slot)
@@ -93,7 +114,7 @@ class Teller:
         """Tells a request that it cannot be understood; says when to look again."""
         now = datetime.now(UTC)
         report = statuses.refused(self.standing(item), failure, order, now, self._backoff)
-        _log_failure(report)
+        self._count_failure(ConditionType.BOUND, failure, report)
         if not await self._write_status(item, report.status, order, slot):
             return Result()
         if report.request_event is not None:
@@ -109,6 +130,19 @@ class Teller:
             await self._patch_status(self.latest(item), status)
         except errors.ApiError as error:
             logger.bind(error=error.message).warning("It could not be shown that a request waits")
+
+    def interrupted(self, error: errors.ApiError) -> None:
+        """Told of an attempt that the server was not there for: there is nothing to write."""
+        self._counts.measures.interrupted(error)
+
+    def _count_failure(self, step: str, failure: Failed, report: Report) -> None:
+        is_final = report.result.requeue_after_s is None
+        self._counts.measures.failed(step, failure.reason, final=is_final)
+        logger.bind(
+            reason=report.status["reason"],
+            attempts=report.status["failedAttempts"],
+            retry_in_s=report.result.requeue_after_s,
+        ).warning("A bind failed")
 
     async def _write_pod_condition(self, pod: Object, condition: Object, now: datetime, slot: Slot) -> None:
         """Writes it, unless the pod says so already; it may not undo or repeat what is done."""
@@ -129,6 +163,7 @@ class Teller:
                     metadata["namespace"],
                     subresource="status",
                     how=Patch.STRATEGIC,
+                    is_brief=True,
                 )
             except errors.ApiError as error:
                 log = logger.bind(pod=metadata["name"], error=error.message)
@@ -194,11 +229,3 @@ class Teller:
 
     def _send(self, regarding: Mapping[str, str], event: Event) -> None:
         self._recorder.event(regarding, event.kind, event.reason, event.message)
-
-
-def _log_failure(report: Report) -> None:
-    logger.bind(
-        reason=report.status["reason"],
-        attempts=report.status["failedAttempts"],
-        retry_in_s=report.result.requeue_after_s,
-    ).warning("A bind failed")

@@ -4,14 +4,16 @@ The one place that decides when waiting is of no use any more because the reques
 what it was: whoever waits, be it for a reservation, a volume or a device, need not look.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 from loguru import logger
 
+from controller.binder.measures import AttemptClock
 from controller.kai.names import BIND_REQUESTS, NODES, PODS
 from controller.kai.outcome import Failed, Outcome, Ready, WaitEndedError
 from controller.kai.pods import judge_pod
@@ -31,8 +33,31 @@ CLOSING_S = 2.0
 _GUARDED_AFTER_S = 1.0
 """What no cache follows is looked after only once a wait has lasted: most are over at once."""
 
-OnWait = Callable[[str, str, Mapping[str, Outcome]], Awaitable[None]]
-"""Told of a long wait: condition type, what for, and the outcomes so far. Must not raise."""
+
+class Caller(Protocol):
+    """On whose behalf an attempt runs: one request, as it is now."""
+
+    @property
+    def slot(self) -> Slot:
+        """Given back during waits."""
+
+    def obsolete(self) -> Failed | None:
+        """Why the request is not to be bound any more, from what is known without asking the server."""
+
+    def is_final(self, failure: Failed) -> bool:
+        """Whether no further attempt follows one that failed so."""
+
+    async def is_handed_over(self, failure: Failed) -> bool:
+        """Whether, by a live look, the request is another shard's: asked before anything is undone.
+
+        `failure` is why it would be.
+
+        Raises:
+            errors.ApiError: The server was not there.
+        """
+
+    async def show_waiting(self, step: str, what: str, outcomes: Mapping[str, Outcome]) -> None:
+        """Told of a long wait: condition type, what for, and the outcomes so far. Does not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +103,27 @@ class Waits:
     """The waits of one attempt."""
 
     def __init__(
-        self, slot: Slot, tasks: TaskGroup, on_wait: OnWait, changes: Changes, guarded: Guarded
+        self, caller: Caller, tasks: TaskGroup, changes: Changes, guarded: Guarded, clock: AttemptClock
     ) -> None:
-        self.step: str = ConditionType.BOUND
+        self.clock = clock
+        self._step: str = ConditionType.BOUND
         self.outcomes: dict[str, Outcome] = {}
         self.may_end = True
         """Whether a wait ends once it is of no use: not while an attempt is undone, or its end is unclear."""
-        self._slot = slot
+        self._caller = caller
         self._tasks = tasks
-        self._on_wait = on_wait
         self._changes = changes
         self._guarded = guarded
+
+    @property
+    def step(self) -> str:
+        """Condition type of the step that the attempt is in."""
+        return self._step
+
+    @step.setter
+    def step(self, step: str) -> None:
+        self._step = step
+        self.clock.enter(step)
 
     @asynccontextmanager
     async def waiting(self, what: str) -> AsyncIterator[None]:
@@ -99,12 +134,12 @@ class Waits:
         """
         guarding, block, ended = anyio.CancelScope(), anyio.CancelScope(), list[Ready | Failed]()
         showing = _Showing()
-        async with self._slot.released():
+        async with self._caller.slot.released():
             self._tasks.start_soon(self._show_later, what, showing)
             if self.may_end:
                 self._tasks.start_soon(self._guard, guarding, block, ended)
             try:
-                with block:
+                with block, self.clock.waiting():
                     yield
             finally:
                 guarding.cancel()
@@ -143,7 +178,7 @@ class Waits:
                 await anyio.sleep(SHOWN_AFTER_S)
             if not showing.before.cancelled_caught:
                 with showing.write:
-                    await self._on_wait(self.step, what, dict(self.outcomes))
+                    await self._caller.show_waiting(self.step, what, dict(self.outcomes))
 
 
 class _Showing:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controller.explain.options import ArgumentsError, HelpRequested, Options, parse
-from controller.explain.terminal import Terminal, visible
+from controller.explain.terminal import Terminal
+from controller.runtime.texts import visible
 
 VERBS = ("explain", "gpus")
 

@@ -21,6 +21,7 @@ from controller.kai.names import (
     PODS,
     VOLUME_CLAIMS,
 )
+from controller.kai.nodepool import NODE_POOL_LABEL, lease_name_of
 from controller.kai.pods import is_finished
 from controller.kai.sharing import groups_of_request, is_group
 from controller.runtime.client import Object, Resource
@@ -106,6 +107,8 @@ class _Gathering:
         self._namespace = findings.found.namespace
         spec = (findings.found.request or {}).get("spec")
         node = spec.get("selectedNode") if isinstance(spec, dict) else None
+        labels = ((findings.found.request or {}).get("metadata") or {}).get("labels") or {}
+        self._pool = str(labels.get(NODE_POOL_LABEL) or "")
         pod = findings.found.pod.one or {}
         bound_to = (pod.get("spec") or {}).get("nodeName")
         self._node = str(node or bound_to or "")
@@ -115,8 +118,12 @@ class _Gathering:
             self.findings.node = await self._reads.get(NODES, self._node)
 
     async def read_lease(self) -> None:
+        """Of the binder that serves the request's node pool; else of one that serves them all."""
         namespace = self._options.binder_namespace
-        self.findings.lease = await self._reads.get(LEASES, LEASE_NAME, namespace)
+        for name in dict.fromkeys((lease_name_of(self._pool), LEASE_NAME)):
+            self.findings.lease = await self._reads.get(LEASES, name, namespace)
+            if self.findings.lease.one is not None or self.findings.lease.problem:
+                return
 
     async def read_claim(self, name: str) -> None:
         read = await self._reads.get(VOLUME_CLAIMS, name, self._namespace)

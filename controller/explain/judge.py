@@ -12,6 +12,7 @@ from controller.explain.advising import TAKEN_UP_S, Case, advice_of, then_of
 from controller.explain.answer import Answer, Attempts, Decision, Pod, Step, Verdict
 from controller.explain.findings import Findings
 from controller.explain.options import Options
+from controller.explain.remedies import is_final
 from controller.kai.reasons import ConditionType, Phase
 from controller.kai.request import BindStatus, backoff_limit_of, is_over
 from controller.runtime.client import Object
@@ -33,7 +34,7 @@ def judged(findings: Findings, missing: list[str], options: Options, now: dateti
     found, request = findings.found, findings.found.request
     pod = facts.pod_of(found)
     steps = facts.steps_of(request) if request is not None else ()
-    attempts = attempts_of(request, now) if request is not None else None
+    attempts = attempts_of(request, steps, now) if request is not None else None
     verdict = _verdict(request, pod)
     case = Case(
         findings=findings,
@@ -75,7 +76,7 @@ def _verdict(request: Object | None, pod: Pod) -> Verdict:
     return Verdict.BOUND if succeeded and not pod.is_known else Verdict.NOT_BOUND
 
 
-def attempts_of(request: Object, now: datetime) -> Attempts:
+def attempts_of(request: Object, steps: tuple[Step, ...], now: datetime) -> Attempts:
     """How often a request was tried, and when it is tried again: by the rule of the binder's delays."""
     status, limit = BindStatus.of(request), backoff_limit_of(request)
     is_stale = status.observed_generation not in (None, request["metadata"].get("generation"))
@@ -89,6 +90,9 @@ def attempts_of(request: Object, now: datetime) -> Attempts:
         text = "no further attempt comes: the request is being deleted"
     elif is_stale:
         text = "the spec was changed since the last attempt: it is tried anew at once"
+    elif over and (final := _final_reason(steps)):
+        # The count then is what the scheduler wants to see, not how often it was tried.
+        text = f"no further attempt comes for this request: {final} is final, however many are allowed"
     elif over:
         text = f"{failed} failed of {allowed} allowed; no further attempt comes for this request"
     elif status.phase == Phase.FAILED:
@@ -101,6 +105,12 @@ def attempts_of(request: Object, now: datetime) -> Attempts:
     else:
         text = f"{failed} failed of {allowed} allowed; one is under way, or about to begin"
     return Attempts(failed=failed, limit=limit, is_over=over, last=last, next_in_s=next_in_s, text=text)
+
+
+def _final_reason(steps: tuple[Step, ...]) -> str:
+    """The reason for which it is not tried again though attempts may be left; empty if there is none."""
+    culprit = culprit_of(steps)
+    return culprit.reason if culprit is not None and is_final(culprit.reason) else ""
 
 
 def _is_idle(request: Object | None, now: datetime) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from controller.explain.remedies_bind import BIND, Remedy
+from controller.explain.remedies_bind import BIND, Final, Remedy
 from controller.explain.remedies_gpu import GPU
 from controller.explain.remedies_pod import SITUATIONS, UNNAMED_DELETION
 from controller.explain.remedies_storage import STORAGE
@@ -22,8 +22,10 @@ __all__ = [
     "UNNAMED_DELETION",
     "WORDS",
     "Advice",
+    "Final",
     "Remedy",
     "advice_for",
+    "is_final",
 ]
 
 WORDS = frozenset(
@@ -66,6 +68,12 @@ class Advice:
     reason: str
     means: str
     steps: tuple[str, ...]
+
+
+def is_final(reason: str) -> bool:
+    """Whether a request that failed for this reason is never tried again, as far as the reason alone says."""
+    remedy = REMEDIES.get(reason)
+    return remedy is not None and remedy.final is Final.ALWAYS
 
 
 def advice_for(about: str, reason: str, words: Mapping[str, str]) -> Advice:

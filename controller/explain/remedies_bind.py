@@ -2,8 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from controller.kai.reasons import Reason
+
+
+class Final(Enum):
+    """Whether a failure ends its request, however many attempts are left."""
+
+    NEVER = ""
+    AT_TIMES = "Final at times."
+    ALWAYS = "Final."
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +24,14 @@ class Remedy:
         means: What it means.
         steps: What to do, in order; none where nothing is to be done.
         again: Whether it helps to have the request tried again once the steps are done.
+        final: Whether no further attempt of the request could end better, so that none is made.
     """
 
     status: str
     means: str
     steps: tuple[str, ...] = ()
     again: bool = True
+    final: Final = Final.NEVER
 
 
 BIND: Mapping[str, Remedy] = {
@@ -52,6 +63,7 @@ BIND: Mapping[str, Remedy] = {
             "operator in its Config.",
             "If the message says that another plugin failed, mend that one first.",
         ),
+        final=Final.AT_TIMES,
     ),
     Reason.INVALID_REQUEST: Remedy(
         "False",
@@ -62,12 +74,14 @@ BIND: Mapping[str, Remedy] = {
             "If the scheduler wrote it so, its version and the CRD's do not fit together.",
         ),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.REQUEST_DELETED: Remedy(
         "False",
         "The request was deleted, or ended, while it was worked on.",
         ("Nothing: the scheduler makes another one if the pod still waits.",),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.REQUEST_CHANGED: Remedy(
         "False",
@@ -84,6 +98,7 @@ BIND: Mapping[str, Remedy] = {
             "If it should be there, see why its owner does not make it: kubectl get events -n <namespace>",
         ),
         again=False,
+        final=Final.AT_TIMES,
     ),
     Reason.POD_REPLACED: Remedy(
         "False",
@@ -93,6 +108,7 @@ BIND: Mapping[str, Remedy] = {
             "kubectl delete bindrequest <request> -n <namespace>",
         ),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.POD_TERMINATING: Remedy(
         "False",
@@ -103,19 +119,21 @@ BIND: Mapping[str, Remedy] = {
             "jsonpath='{.metadata.finalizers}'",
         ),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.POD_FINISHED: Remedy(
         "False",
         "The pod has ended.",
         ("Make a new pod; one that has ended is never bound.",),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.POD_GATED: Remedy(
         "False",
         "The pod has scheduling gates; the message names them.",
         (
-            "Have the controller that set the gates take them off, or do it by hand: "
-            "kubectl edit pod <pod> -n <namespace> (spec.schedulingGates)",
+            "Have the controller that set the gates take them off, or take spec.schedulingGates off by hand: "
+            "kubectl edit pod <pod> -n <namespace>",
         ),
     ),
     Reason.ANNOTATIONS_TOO_LONG: Remedy(
@@ -132,6 +150,7 @@ BIND: Mapping[str, Remedy] = {
             "Delete the request: kubectl delete bindrequest <request> -n <namespace>",
         ),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.NODE_GONE: Remedy(
         "False",

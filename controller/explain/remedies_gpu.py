@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from controller.explain.remedies_bind import Remedy
+from controller.explain.remedies_bind import Final, Remedy
 from controller.kai.reasons import Reason
 
 _ANEW = "annotations of a pod that the scheduler has decided on help only with a new pod"
@@ -17,6 +17,7 @@ GPU: Mapping[str, Remedy] = {
             "If there are more groups than node <node> has GPUs, see whether its GPUs are all there: "
             "kubectl get node <node> -o jsonpath='{.status.capacity}'",
         ),
+        final=Final.AT_TIMES,
     ),
     Reason.INVALID_GPU_CONFIG: Remedy(
         "False",
@@ -28,6 +29,7 @@ GPU: Mapping[str, Remedy] = {
             "kubectl get mutatingwebhookconfigurations",
             "If the message names an annotation of yours, correct it in what the pod is made from.",
         ),
+        final=Final.ALWAYS,
     ),
     Reason.INVALID_PORTION: Remedy(
         "False",
@@ -35,9 +37,10 @@ GPU: Mapping[str, Remedy] = {
         (
             "Correct the annotation gpu-fraction in what the pod is made from, e.g. to '0.5', and make the "
             "pod anew.",
-            "If it is spec.receivedGPU.portion that is wrong, correct that: "
+            "If it is spec.receivedGPU.portion that is wrong, correct that, in quotes as '0.50': "
             "kubectl edit bindrequest <request> -n <namespace>. Counting starts anew with that.",
         ),
+        final=Final.ALWAYS,
     ),
     Reason.CLUSTER_SCALING_UP: Remedy(
         "False",
@@ -108,7 +111,7 @@ GPU: Mapping[str, Remedy] = {
         "The group's GPU is reserved for another way of sharing its compute units; the message has both.",
         (
             "Have the scheduler choose another GPU: delete the request.",
-            'Or end the pods that use the group, see "others of the group": '
+            "Or end the pods that use the group, which explain lists under Shared GPUs: "
             "its reservation goes with the last of them, and the next is made for the mode that is "
             "asked for.",
         ),
@@ -152,6 +155,7 @@ GPU: Mapping[str, Remedy] = {
         "The annotation gpu-memory is no whole number of MiB.",
         ('Correct it in what the pod is made from, e.g. gpu-memory: "4096", and make the pod anew.',),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.MEMORY_EXCEEDS_CARD: Remedy(
         "False",
@@ -160,6 +164,7 @@ GPU: Mapping[str, Remedy] = {
             "Ask for less in gpu-memory, or have the pod go to nodes with larger GPUs; make it anew.",
             "If the label nvidia.com/gpu.memory of node <node> is wrong, correct it.",
         ),
+        final=Final.ALWAYS,
     ),
     Reason.MEMORY_EXCEEDS_GRANT: Remedy(
         "False",
@@ -175,6 +180,7 @@ GPU: Mapping[str, Remedy] = {
         "The limit would be less than 1 MiB.",
         ("Ask for a larger share in gpu-fraction, and make the pod anew.",),
         again=False,
+        final=Final.ALWAYS,
     ),
     Reason.LIMIT_NOT_DELIVERED: Remedy(
         "False",
@@ -185,5 +191,6 @@ GPU: Mapping[str, Remedy] = {
             "See that KAI's admission webhook runs: it has the container read the ConfigMap with the limit.",
         ),
         again=False,
+        final=Final.AT_TIMES,
     ),
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from controller.explain.remedies_bind import Remedy
+from controller.explain.remedies_bind import Final, Remedy
 from controller.kai.reasons import Reason
 
 _CLAIM = "kubectl describe pvc <claim> -n <namespace>"
@@ -71,6 +71,7 @@ STORAGE: Mapping[str, Remedy] = {
             "See the device's conditions: kubectl get resourceclaim <claim> -n <namespace> -o yaml",
             "Mend the device or its driver on node <node>; else the scheduler has to choose another device.",
         ),
+        final=Final.ALWAYS,
     ),
     Reason.VOLUME_NOT_FOUND: Remedy(
         "False",

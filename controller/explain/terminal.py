@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TextIO
 
+from controller.runtime.texts import visible
+
 _WIDTH, _LEAST_WIDTH, _MOST_WIDTH = 100, 40, 160
 _RESET = "\x1b[0m"
 
@@ -28,22 +30,6 @@ class Style(StrEnum):
 
 Span = str | tuple[str, Style]
 """A piece of text, in a style if it has one."""
-
-
-def visible(text: object) -> str:
-    """Text as it may be shown: what is no printable character becomes an escape of Python's.
-
-    Line ends and tabs become blanks: a message is one paragraph.
-    """
-    shown = " ".join(str(text).split()) if not str(text).isprintable() else str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(char if char.isprintable() else _escape(char) for char in shown)
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def cells(text: str) -> int:
@@ -189,7 +175,9 @@ class Terminal:
         return f"{style}{shown}{_RESET}" if style and self.is_coloured and shown else shown
 
     def _write(self, line: str) -> None:
-        shown = line.encode(self._encoding, "backslashreplace").decode(self._encoding)
+        shown = (
+            line if line.isascii() else line.encode(self._encoding, "backslashreplace").decode(self._encoding)
+        )
         self._stream.write(f"{shown}\n")
 
 

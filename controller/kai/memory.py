@@ -100,6 +100,11 @@ def portion_mib(portion: Decimal, card: Card) -> int:
     return numerator * card.mib // denominator
 
 
+def granted_at_most_mib(portion: Decimal, card: Card) -> int:
+    """What a portion can have been rounded from, of each GPU in MiB."""
+    return ceil((Fraction(portion) + _ROUNDING) * card.mib)
+
+
 def _granted_mib(
     request: BindRequest, pod: Object, memory: str, portion: Decimal, card: Card
 ) -> int | Failed:
@@ -118,7 +123,7 @@ def _granted_mib(
     if asked_mib > card.mib:
         text = f"{asks}, more than a GPU of node {request.node_name} has: {card.source}"
         return Failed(Reason.MEMORY_EXCEEDS_CARD, text, retry=False)
-    granted_mib = ceil((Fraction(portion) + _ROUNDING) * card.mib)
+    granted_mib = granted_at_most_mib(portion, card)
     if asked_mib > granted_mib:
         text = (
             f"{asks}, more than the request grants: portion {portion} is at most {granted_mib} MiB, "

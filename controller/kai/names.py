@@ -38,6 +38,8 @@ SHARING_KEYS = frozenset({VISIBLE_DEVICES, LEGACY_VISIBLE_DEVICES, NUM_OF_GPUS, 
 GROUP_LABEL = "runai-gpu-group"
 GROUP_LABEL_PREFIX = f"{GROUP_LABEL}/"
 GPU_INDEX = "run.ai/reserve_for_gpu_index"
+USED_BY = "kai.scheduler/used-by-bind-request"
+"""On a reservation: the uid of the last request that went by it in another shard than its own."""
 CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
 TAKEN_OVER = "kai.scheduler/taken-over"
 """On a ConfigMap that was nobody's before a pod with a share took it over."""

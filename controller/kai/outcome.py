@@ -102,6 +102,17 @@ class Interrupted:
     error: errors.ApiError
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """An attempt at a request that is another shard's by now, which finds done what was done.
+
+    Nothing of it is undone or told: that binder may be at work on it.
+    """
+
+
+Attempted = Ending | Interrupted | HandedOver
+
+
 def failed_by(error: errors.ApiError) -> Failed:
     """The failure that an answer of the server means."""
     match error:

@@ -11,6 +11,12 @@ from typing import Any
 from controller.kai.names import FRACTION, MAX_OBJECT_NAME, MIG, is_object_name
 from controller.kai.reasons import Phase
 from controller.runtime.client import Object
+from controller.runtime.parsing import depth_of
+
+MOST_GROUPS = 64
+"""GPU groups of one request; no node has as many GPUs."""
+_DEEPEST = 100
+"""Levels of what is passed on as it is; what is written may have 254."""
 
 SPEC_FIELDS = frozenset(
     {
@@ -213,9 +219,23 @@ class BindRequest:
             numa_zones=tuple(fields.items("predictedNUMAZones", dict)),
             numa_memory_groups=fields.maybe_items("predictedNUMAMemoryGroups", dict),
         )
+        fields.problems += _excesses(request)
         if fields.problems:
             raise InvalidRequestError("; ".join(fields.problems))
         return request
+
+
+def _excesses(request: BindRequest) -> Iterator[str]:
+    """What there is too much of for any use, though the types are right."""
+    passed_on = {
+        "resourceClaimAllocations": list(request.claim_allocations),
+        "extendedResourceClaimAllocation": request.extended_claim,
+    }
+    for name, value in passed_on.items():
+        if value and depth_of(value, _DEEPEST) > _DEEPEST:
+            yield f"spec.{name} is nested deeper than {_DEEPEST} levels"
+    if len(request.gpu_groups) > MOST_GROUPS:
+        yield f"spec names {len(request.gpu_groups)} GPU groups; at most {MOST_GROUPS} are allowed"
 
 
 class _Fields:

@@ -25,7 +25,7 @@ from controller.kai.names import (
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name
 from controller.kai.reasons import Reason
-from controller.kai.request import BindRequest
+from controller.kai.request import MOST_GROUPS, BindRequest
 from controller.runtime.client import Object
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -57,9 +57,14 @@ def asks_for_share(annotations: Mapping[str, str]) -> bool:
     return asks or fractions.asks_for_share(annotations)
 
 
+def is_label_value(text: str) -> bool:
+    """Whether a label can have this value, and a selector ask for it."""
+    return _LABEL_VALUE.fullmatch(text) is not None
+
+
 def is_group(name: str) -> bool:
     """Whether a group's name can be a label's value, as it must be."""
-    return _LABEL_VALUE.fullmatch(name) is not None
+    return is_label_value(name)
 
 
 def is_group_label(name: str) -> bool:
@@ -70,11 +75,21 @@ def is_group_label(name: str) -> bool:
 def groups_of_pod(pod: Object) -> frozenset[str]:
     """The groups in a pod's labels, of either form."""
     labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
-    return frozenset(value for name, value in labels.items() if value and is_group_label(name))
+    # Asked of each pod again and again: most labels are seen at a glance to be none of ours.
+    return frozenset(
+        [
+            labels[name]
+            for name in labels
+            if name.startswith(GROUP_LABEL) and labels[name] and is_group_label(name)
+        ]
+    )
 
 
 def groups_of_request(item: Object) -> frozenset[str]:
-    """The groups that a BindRequest for shares of GPUs names; it may be malformed otherwise."""
+    """The groups that a BindRequest for shares of GPUs names; it may be malformed otherwise.
+
+    None if there are more than any request may name: it is refused, and needs none.
+    """
     spec = item.get("spec")
     if not isinstance(spec, dict) or spec.get("receivedResourceType") != FRACTION:
         return frozenset()
@@ -83,6 +98,8 @@ def groups_of_request(item: Object) -> frozenset[str]:
         groups = [group.get("id") for group in newer if isinstance(group, dict)]
     else:
         groups = older if isinstance(older, list) else []
+    if len(groups) > MOST_GROUPS:
+        return frozenset()
     return frozenset(group for group in groups if isinstance(group, str) and group)
 
 

@@ -17,6 +17,8 @@ from controller.runtime.client import Client, Object
 
 _TRIES = 5
 _SHOWN_KEYS = 3
+_MOST_OWNERS = 4
+"""Each is looked at by a request, while a worker is busy; the map's author may name ten thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class ConfigMaps:
         if metadata.get("deletionTimestamp"):
             return "is being deleted"
         owners = metadata.get("ownerReferences") or ()
+        if len(owners) > _MOST_OWNERS:
+            return f"has {len(owners)} owners, and a map of a pod with a share has one"
         for owner in owners:
             if await self._lives(owner, pod):
                 return f"belongs to {_owner_name(owner, metadata['namespace'])}"

@@ -4,7 +4,7 @@ The caches say when to look; nothing is deleted on their word alone. A group is 
 for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import anyio
@@ -17,7 +17,7 @@ from controller.kai.reasons import Phase
 from controller.kai.request import BindRequest, BindStatus, InvalidRequestError
 from controller.kai.sharing import groups_of_pod, groups_of_request, is_group, needs_labels
 from controller.reservation.manifest import device_of, has_our_name
-from controller.reservation.members import POD_INDEX, GroupCaches, node_of, pod_key
+from controller.reservation.members import NODE_INDEX, POD_INDEX, GroupCaches, node_of, pod_key
 from controller.reservation.service import Reservations
 from controller.reservation.usage import Usage
 from controller.runtime import errors
@@ -60,6 +60,7 @@ class GroupReconciler:
         self._caches = caches
         self._members = reservations.members
         self._pods = reservations.pods
+        self._shard = caches.shard
         self._usage = usage
         self._recorder = recorder
         self._first_seen_s: dict[str, float] = {}
@@ -70,10 +71,18 @@ class GroupReconciler:
             group for item in (change.old, change.new) if item is not None for group in groups_of_pod(item)
         }
         pod = change.new
-        if pod is not None and node_of(pod):
-            for item in self._caches.requests.by_index(POD_INDEX, pod_key(*key_of(pod))):
+        # One that is gone may have been on its node without the cache seeing that, e.g. between two lists.
+        if pod is None or node_of(pod):
+            for item in self._caches.requests.by_index(POD_INDEX, pod_key(*key_of(change.object))):
                 groups.update(groups_of_request(item))
         return groups
+
+    def groups_of_changed_node(self, change: Change) -> Iterable[str]:
+        """Groups to look at when a node is new, perhaps in the pool: who had it looks after them no more."""
+        if change.old is not None or change.new is None:
+            return ()
+        found = self._caches.reservations.by_index(NODE_INDEX, change.new["metadata"]["name"])
+        return frozenset().union(*map(groups_of_pod, found))
 
     async def reconcile(self, group: str, slot: Slot) -> Result:
         """Looks at one group.
@@ -96,22 +105,29 @@ class GroupReconciler:
     async def _keep_or_free(self, group: str) -> Result:
         known = self._members.reservations(group)
         holding = [pod for pod in known if not is_finished(pod)]
-        nodes = {node_of(pod) for pod in holding}
-        lost = [user for user in self._members.users(group) if node_of(user) not in nodes]
+        held_nodes = {node_of(pod) for pod in holding}
+        lost = [user for user in self._members.users(group) if node_of(user) not in held_nodes]
         result = await self._evict(group, lost) if lost else Result()
-        for pod in known:
+        # From here on only what is ours: what another shard has is its own to release.
+        for pod in filter(self._shard.shows, known):
             if is_finished(pod):
                 await self._remove_ended(pod)
+        holding = [pod for pod in holding if self._shard.shows(pod)]
+        nodes = {node_of(pod) for pod in holding}
         if self._members.is_needed(group, nodes):
             await self._remove_rivals(group, holding)
-        elif holding and await self._members.is_needed_live(group, nodes):
-            self._usage.needed_live.add(group)
-            return Result(_LOOK_AGAIN_S)  # no cache may tell of its end
         elif holding:
-            return await self._release(group, holding)
+            # Before it is looked who needs them: what is noted on them later is not overlooked.
+            versions = await self._shard.versions_of(holding)
+            if await self._members.is_needed_live(group, nodes):
+                self._usage.needed_live.add(group)
+                return Result(_LOOK_AGAIN_S)  # no cache may tell of its end
+            return await self._release(group, holding, versions)
         return result
 
-    async def _release(self, group: str, reservations: Iterable[Object]) -> Result:
+    async def _release(
+        self, group: str, reservations: Iterable[Object], versions: Mapping[str, str]
+    ) -> Result:
         """Removes the reservations of a group that nobody needs; one that may be needed yet has time."""
         young_s = 0.0
         for pod in reservations:
@@ -119,15 +135,17 @@ class GroupReconciler:
             if left_s > 0:
                 young_s = max(young_s, left_s)
                 continue
-            await self._pods.remove(pod)
+            if await self._shard.owns(pod):
+                await self._pods.remove(pod, version=versions.get(pod["metadata"]["uid"], ""))
             self._first_seen_s.pop(pod["metadata"]["uid"], None)
         return Result(young_s or None)
 
     def _age_s(self, pod: Object) -> float:
         """Seconds since a pod was made; at least since it was first asked for, if the clocks differ."""
         now_s = anyio.current_time()
-        for uid in [uid for uid, seen_s in self._first_seen_s.items() if now_s - seen_s > 2 * _YOUNG_S]:
-            del self._first_seen_s[uid]  # gone without us, or about to be looked at for the last time
+        # Gone without us, or about to be looked at for the last time; the oldest come first.
+        while self._first_seen_s and now_s - next(iter(self._first_seen_s.values())) > 2 * _YOUNG_S:
+            del self._first_seen_s[next(iter(self._first_seen_s))]
         first_s = self._first_seen_s.setdefault(pod["metadata"]["uid"], now_s)
         made = pod["metadata"].get("creationTimestamp")
         age_s = (datetime.now(UTC) - datetime.fromisoformat(made)).total_seconds() if made else _YOUNG_S
@@ -136,11 +154,16 @@ class GroupReconciler:
     async def _replace(self, group: str, pod: Object) -> None:
         """Removes a reservation that was given up, unless it turns out to be of use."""
         found = await self._members.read_again(pod)
-        useful = found is not None and (device_of(found) is not None or self._members.users(group))
-        if found is None or useful:
+        if found is None or await self._is_useful(group, found):
             self._usage.forgive(pod)
         else:
             await self._pods.remove(found)
+
+    async def _is_useful(self, group: str, pod: Object) -> bool:
+        """Whether a reservation that one bind gave up has answered, or somebody else goes by it."""
+        if device_of(pod) is not None or self._members.users(group):
+            return True
+        return await self._members.is_awaited_elsewhere(group, node_of(pod))
 
     async def _remove_ended(self, pod: Object) -> None:
         """Removes a reservation whose GPU the kubelet has freed; such a pod never holds one again."""
@@ -180,7 +203,8 @@ class GroupReconciler:
             return  # the next change of the cache has it looked at again
         for pod in rivals:
             # On another node it holds another GPU, perhaps for others.
-            if node_of(pod) == node_of(found) or not self._members.is_needed(group, (node_of(pod),)):
+            unused = node_of(pod) == node_of(found) or not self._members.is_needed(group, (node_of(pod),))
+            if unused and self._shard.shows(pod) and await self._shard.owns(pod):
                 await self._pods.remove(pod)
 
     async def _evict(self, group: str, users: Iterable[Object]) -> Result:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from controller.kai.fractions import RESERVATION_MODE
 from controller.kai.names import FAKE_GPU_NODE, GPU_INDEX, GPU_RESOURCE, GROUP_LABEL
+from controller.kai.nodepool import WHOLE, NodePool
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name
 from controller.kai.reasons import Reason
@@ -69,6 +70,7 @@ class ReservationOptions:
         fake_gpu_nodes: Whether nodes may have fake GPUs, where the agent cannot run.
         fips_only: Whether the agent may only use cryptography that FIPS 140-3 allows.
         scale_adjust_namespace: Where the autoscaler's pods wait for new nodes.
+        pool: The node pool that is served.
     """
 
     scheduler_name: str
@@ -87,6 +89,7 @@ class ReservationOptions:
     fake_gpu_nodes: bool = False
     fips_only: bool = False
     scale_adjust_namespace: str = ""
+    pool: NodePool = WHOLE
 
 
 def reservation_name(node_name: str, group: str) -> str:
@@ -156,7 +159,7 @@ def reservation_pod(
         "metadata": {
             "name": reservation_name(node_name, group),
             "namespace": options.namespace,
-            "labels": {"app": options.app_label, GROUP_LABEL: group},
+            "labels": {**options.pool.labels, "app": options.app_label, GROUP_LABEL: group},
             "annotations": _annotations(mode),
         },
         "spec": spec,

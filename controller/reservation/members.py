@@ -5,13 +5,13 @@ has a share if it is on the node of the reservation and a request gave it one, o
 one and no request says otherwise. What the caches show is only a reason to look; live looks decide.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.kai import fractions
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
-    CONFIG_MAPS,
     FRACTION,
     GPU_FRACTION,
     GPU_INDEX,
@@ -22,21 +22,22 @@ from controller.kai.names import (
     PODS,
     RECEIVED_RESOURCE_TYPE,
 )
-from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, is_alive, is_finished, is_owner, live
 from controller.kai.reasons import Phase
 from controller.kai.request import is_over
-from controller.kai.sharing import groups_of_pod, groups_of_request, target_of
+from controller.kai.sharing import groups_of_pod, groups_of_request
+from controller.reservation.devices import devices_told
 from controller.reservation.manifest import NAME_PREFIX, ReservationOptions, device_of
+from controller.reservation.named import named_pods
+from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
 from controller.runtime import errors
-from controller.runtime.cache import Cache
+from controller.runtime.cache import Cache, key_of
 from controller.runtime.client import Client, Object
 
 GROUP_INDEX = "group"
 POD_INDEX = "pod"
 NODE_INDEX = "node"
-
 _SHARE_ANNOTATIONS = (GPU_FRACTION, GPU_MEMORY, CONFIG_MAP_PREFIX)
 
 
@@ -44,12 +45,14 @@ _SHARE_ANNOTATIONS = (GPU_FRACTION, GPU_MEMORY, CONFIG_MAP_PREFIX)
 class GroupCaches:
     """What is known of groups without asking the server.
 
-    All are indexed by group, requests also by pod, reservations also by node.
+    All are indexed by group, requests also by pod, reservations also by node. Of requests and pods there may
+    be only those of a node pool; the reservations are all there are.
     """
 
     requests: Cache
     pods: Cache
     reservations: Cache
+    shard: Shard
 
     @property
     def complete(self) -> bool:
@@ -147,18 +150,24 @@ def _has_succeeded(item: Object) -> bool:
     return isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED
 
 
-def _bare(devices: Iterable[str]) -> Iterator[str]:
-    """Devices as their reservations report them, without the kind that the CDI puts before them."""
-    return (device.rpartition("=")[2] for device in devices if device)
+def _awaits(item: Object, group: str) -> bool:
+    """Whether a request for this group is still to be bound."""
+    return group in groups_of_request(item) and not is_over(item)
 
 
 class Members:
-    """Reads who belongs to a group, from the caches and live."""
+    """Reads who belongs to a group, from the caches and live.
+
+    Attributes:
+        options: What reservation pods look like.
+        shard: Whose the reservations are.
+    """
 
     def __init__(
         self, client: Client, caches: GroupCaches, options: ReservationOptions, usage: Usage
     ) -> None:
         self.options = options
+        self.shard = caches.shard
         self._client = client
         self._caches = caches
         self._usage = usage
@@ -184,13 +193,21 @@ class Members:
         pods = {pod["metadata"]["uid"]: pod for pod in (*labelled, *told)}
         return [pod for pod in pods.values() if self.is_user(pod, group)]
 
-    def is_user(self, pod: Object, group: str) -> bool:
-        """Whether a pod lives on some node and has a share of this group's GPU there."""
-        return group in groups_used(pod, self._requests_for(pod), self.options.scheduler_name)
+    def is_user(self, pod: Object, group: str, more_requests: Sequence[Object] = ()) -> bool:
+        """Whether a pod lives on some node and has a share of this group's GPU there.
 
-    def _requests_for(self, pod: Object) -> list[Object]:
-        metadata = pod["metadata"]
-        found = self._caches.requests.by_index(POD_INDEX, pod_key(metadata["namespace"], metadata["name"]))
+        Args:
+            pod: The pod.
+            group: The group.
+            more_requests: Such as the cache may not have.
+        """
+        return group in groups_used(pod, self.requests_for(pod, more_requests), self.options.scheduler_name)
+
+    def requests_for(self, pod: Object, more_requests: Sequence[Object] = ()) -> list[Object]:
+        """The requests that were made for a pod, by the cache and of those that are given beside it."""
+        key = pod_key(*key_of(pod))
+        found = self._caches.requests.by_index(POD_INDEX, key)
+        found += [item for item in more_requests if key in pods_of_request(item)]
         return [item for item in found if is_owner(item, pod)]
 
     def protects(self, item: Object) -> bool:
@@ -220,7 +237,7 @@ class Members:
                 or self.is_needed(group, (node_name,))
                 for group in groups
             )
-            if groups and not needed and not is_finished(pod):
+            if groups and not needed and not is_finished(pod) and self.shard.shows(pod):
                 found.append(pod)
         return found
 
@@ -228,27 +245,52 @@ class Members:
         """Whether a pod, as read live, that has a group's label is a reservation."""
         return looks_like_reservation(pod, self.options.namespace, self.options.app_label)
 
-    async def is_needed_live(self, group: str, node_names: Iterable[str]) -> bool:
-        """Whether a live look finds a user of the group on these nodes that the caches do not show."""
-        names = frozenset(node_names)
+    async def users_everywhere(self, group: str, node_names: Collection[str]) -> list[Object]:
+        """The users of the group by the caches and, with shards, also those on these nodes of other pools."""
+        users = self.users(group)
+        if self.shard.pool.is_whole:
+            return users
+        known = {pod["metadata"]["uid"] for pod in users}
+        found = await self.users_live(group, node_names)
+        return users + [pod for pod in found if pod["metadata"]["uid"] not in known]
+
+    async def users_live(
+        self, group: str, node_names: Collection[str], more_requests: Sequence[Object] | None = None
+    ) -> list[Object]:
+        """The users of the group on these nodes, by a live look at pods that have its label.
+
+        `more_requests` are those for these nodes, by a live look; they are read if they are not given.
+        """
+        pods: list[Object] = []
         for selector in (f"{GROUP_LABEL}={group}", f"{GROUP_LABEL_PREFIX}{group}={group}"):
             query = {"labelSelector": selector}
-            if len(names) == 1:
-                query["fieldSelector"] = f"spec.nodeName={next(iter(names))}"
+            if len(node_names) == 1:
+                query["fieldSelector"] = f"spec.nodeName={next(iter(node_names))}"
             page = await self._client.list_all(PODS, query)
-            if any(node_of(pod) in names and self.is_user(pod, group) for pod in page.items):
-                return True
-        for item in self.requests(group):
-            if not _has_succeeded(item):
-                continue
-            metadata, name = item["metadata"], (item.get("spec") or {}).get("podName")
-            try:
-                pod = await self._client.get(PODS, str(name), metadata["namespace"])
-            except errors.NotFoundError:
-                continue
-            if is_owner(item, pod) and not is_finished(pod):
+            pods += [pod for pod in page.items if node_of(pod) in node_names]
+        if more_requests is None:
+            more_requests = await self.shard.requests_on(node_names) if pods else ()
+        return [pod for pod in pods if self.is_user(pod, group, more_requests)]
+
+    async def is_needed_live(self, group: str, node_names: Collection[str]) -> bool:
+        """Whether a live look finds somebody who needs the group on these nodes and whom no cache shows."""
+        more = await self.shard.requests_on(node_names)
+        if any(_awaits(item, group) for item in more) or await self.users_live(group, node_names, more):
+            return True
+        told = (item for item in more if group in groups_of_request(item))
+        by_namespace: defaultdict[str, list[Object]] = defaultdict(list)
+        for item in filter(_has_succeeded, (*self.requests(group), *told)):
+            by_namespace[item["metadata"]["namespace"]].append(item)
+        for namespace, items in by_namespace.items():
+            pods = await named_pods(self._client, items, namespace)
+            if any(is_owner(item, pod) and not is_finished(pod) for item, pod in pods):
                 return True
         return False
+
+    async def is_awaited_elsewhere(self, group: str, node_name: str) -> bool:
+        """Whether a live look finds a request of another pool for the group that is still to be bound."""
+        found = await self.shard.requests_on((node_name,))
+        return any(_awaits(item, group) and not self.shard.pool.holds(item) for item in found)
 
     async def find(self, group: str) -> Object | None:
         """The living reservation pod of a group that its users go by, if there is one."""
@@ -264,7 +306,8 @@ class Members:
         ]
         if len(found) <= 1:
             return (found[0] if found else None), []
-        devices = await self._devices_in_use(group)
+        users = await self.users_everywhere(group, {node_of(pod) for pod in found})
+        devices = await devices_told(self._client, filter(is_alive, users))
         # The one whose device is in use; else one with a device; else the oldest.
         found.sort(
             key=lambda pod: (
@@ -275,29 +318,6 @@ class Members:
             )
         )
         return found[0], [pod for pod in found[1:] if annotation(pod, GPU_INDEX) not in devices]
-
-    async def _devices_in_use(self, group: str) -> frozenset[str]:
-        """The devices that the users of a group were told; asked only where reservations compete."""
-        devices: set[str] = set()
-        for user in filter(is_alive, self.users(group)):
-            devices.update(_bare(fractions.devices_told(user)))
-            if annotation(user, CONFIG_MAP_PREFIX) is None:
-                continue
-            target = target_of(user)
-            if isinstance(target, Failed):
-                continue
-            for name in (target.config_map, target.env_config_map):
-                listed = await self._variable(name, user["metadata"]["namespace"])
-                devices.update(_bare(listed.split(",")))
-        return frozenset(devices)
-
-    async def _variable(self, name: str, namespace: str) -> str:
-        """The devices in a ConfigMap."""
-        try:
-            found = await self._client.get(CONFIG_MAPS, name, namespace)
-        except errors.NotFoundError:
-            return ""
-        return str((found.get("data") or {}).get("NVIDIA_VISIBLE_DEVICES", ""))
 
     async def read(self, name: str) -> Object | None:
         """The reservation pod of this name by a live read, if there is one."""

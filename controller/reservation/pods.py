@@ -5,12 +5,13 @@ name follows from node and group; a former one is gone before the next is made; 
 nothing is removed without a live look.
 """
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 import anyio
 from loguru import logger
 
-from controller.kai.names import PODS
+from controller.kai.names import PODS, USED_BY
 from controller.kai.outcome import Failed
 from controller.kai.pods import full_name, is_alive
 from controller.kai.reasons import Reason
@@ -90,12 +91,33 @@ class ReservationPods:
             if isinstance(found, Failed):
                 return found
             if found is not None:
-                return _checked(found, group, bind)
+                checked = _checked(found, group, bind)
+                if isinstance(checked, Failed) or await self._is_noted(group, checked, bind):
+                    return checked
+                continue
             # Outside the lock: the old pod may take its time to go.
             failure = await self._until_gone(reservation_name(bind.node_name, group), bind)
             if failure is not None:
                 return failure
         return by_turns(group)
+
+    async def _is_noted(self, group: str, reservation: Object, bind: Bind) -> bool:
+        """Notes on another shard's reservation that it is used; False if it is gone.
+
+        Its owner may just have looked who needs it, before there was this request: the note makes it another
+        version than the one that he may remove.
+        """
+        if self._members.shard.shows(reservation) or reservation in bind.made:
+            return True
+        metadata = reservation["metadata"]
+        note = {"uid": metadata["uid"], "annotations": {USED_BY: bind.request.uid}}
+        try:
+            await self._client.patch(PODS, metadata["name"], {"metadata": note}, metadata["namespace"])
+        except (errors.NotFoundError, errors.ConflictError):
+            self._usage.unseen.pop(group, None)
+            await anyio.sleep(_UNSEEN_PAUSE_S)  # until the cache shows it
+            return False
+        return True
 
     def _unseen(self, group: str) -> Object | None:
         """What a bind under way has made and the cache does not show yet."""
@@ -107,7 +129,8 @@ class ReservationPods:
 
     async def _make(self, group: str, bind: Bind) -> Object | Failed | None:
         """Makes the pod, or finds it in spite of the cache; None if a former one has to go first."""
-        failure = self._lost(group, bind)
+        users = await self._members.users_everywhere(group, {bind.node_name})
+        failure = why_lost(group, bind.user["metadata"]["uid"], bind.node_name, users, self._usage.relied_on)
         if failure is not None:
             return failure
         name = reservation_name(bind.node_name, group)
@@ -171,28 +194,26 @@ class ReservationPods:
         text = f"the cluster is scaling up: pod {full_name(waiting)} waits for a node"
         return Failed(Reason.CLUSTER_SCALING_UP, text)
 
-    def _lost(self, group: str, bind: Bind) -> Failed | None:
-        """Pods that run on the GPU of a lost reservation: a new one would get another GPU than theirs."""
-        if group in self._usage.relied_on:
-            text = f"GPU group {group} has lost its reservation while another pod is being bound to its GPU"
-            return Failed(Reason.RESERVATION_LOST, text)
-        for other in filter(is_alive, self._members.users(group)):
-            same = other["metadata"]["uid"] == bind.user["metadata"]["uid"]
-            if node_of(other) == bind.node_name and not same:
-                text = f"GPU group {group} has lost its reservation while pod {full_name(other)} uses its GPU"
-                return Failed(Reason.RESERVATION_LOST, text)
-        return None
+    async def remove(self, reservation: Object, *, version: str = "") -> None:
+        """Deletes this very reservation pod at once; another of its name stays.
 
-    async def remove(self, reservation: Object) -> None:
-        """Deletes this very reservation pod at once; another of its name stays."""
+        With a resourceVersion it also stays if it was changed since, and is looked at again for that.
+        """
         metadata = reservation["metadata"]
-        with self._usage.removing(reservation):
-            try:
+        try:
+            with self._usage.removing(reservation):
                 await self._client.delete(
-                    PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_period_s=0
+                    PODS,
+                    metadata["name"],
+                    metadata["namespace"],
+                    uid=metadata["uid"],
+                    version=version,
+                    grace_period_s=0,
                 )
-            except (errors.NotFoundError, errors.ConflictError):
-                return  # by somebody else
+        except errors.NotFoundError:
+            return  # by somebody else
+        except errors.ConflictError:
+            return
         log = logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(reservation)))
         log.info("Removed a reservation pod")
 
@@ -230,6 +251,28 @@ def _checked(found: Object, group: str, bind: Bind) -> Object | Failed:
         text = f"GPU group {group} is reserved for {present} by pod {name}, and the request is for {wanted}"
         return Failed(Reason.COMPUTE_MODE_CONFLICT, text)
     return found
+
+
+def why_lost(
+    group: str, uid: str, node_name: str, users: Iterable[Object], relied_on: Container[str]
+) -> Failed | None:
+    """Why no reservation may be made anew for a group: it would get another GPU than those who use it have.
+
+    Args:
+        group: Its name; there is no reservation for it.
+        uid: Of the pod that is to get a share.
+        node_name: Where.
+        users: The pods that have a share by what is known.
+        relied_on: Groups whose device a bind under way goes by.
+    """
+    if group in relied_on:
+        text = f"GPU group {group} has lost its reservation while another pod is being bound to its GPU"
+        return Failed(Reason.RESERVATION_LOST, text)
+    for other in filter(is_alive, users):
+        if node_of(other) == node_name and other["metadata"]["uid"] != uid:
+            text = f"GPU group {group} has lost its reservation while pod {full_name(other)} uses its GPU"
+            return Failed(Reason.RESERVATION_LOST, text)
+    return None
 
 
 def by_turns(group: str) -> Failed:

@@ -33,6 +33,7 @@ class Usage:
         self._look_at: dict[str, Callable[[str], None]] = {}
         self._locks: KeyedLock[str] = KeyedLock()
         self._given_up: dict[str, Object] = {}
+        self._given_up_of: dict[str, set[str]] = {}  # uids by group
         self._removed: dict[str, None] = {}  # by uid, oldest first
 
     def is_used(self, group: str) -> bool:
@@ -68,8 +69,10 @@ class Usage:
 
     def give_up(self, reservation: Object) -> None:
         """Has a reservation pod replaced unless it turns out to have named its device after all."""
-        self._given_up[reservation["metadata"]["uid"]] = reservation
+        uid = reservation["metadata"]["uid"]
+        self._given_up[uid] = reservation
         for group in groups_of_pod(reservation):
+            self._given_up_of.setdefault(group, set()).add(uid)
             if group in self._look_at:
                 self._look_at[group](group)
 
@@ -79,11 +82,18 @@ class Usage:
 
     def given_up(self, group: str) -> list[Object]:
         """The reservation pods of a group that are to be replaced."""
-        return [pod for pod in self._given_up.values() if group in groups_of_pod(pod)]
+        return [self._given_up[uid] for uid in self._given_up_of.get(group, ())]
 
     def forgive(self, reservation: Object) -> None:
         """Takes `give_up` back: it has answered, or is gone."""
-        self._given_up.pop(reservation["metadata"]["uid"], None)
+        known = self._given_up.pop(reservation["metadata"]["uid"], None)
+        if known is None:
+            return
+        for group in groups_of_pod(known):
+            uids = self._given_up_of[group]
+            uids.discard(known["metadata"]["uid"])
+            if not uids:
+                del self._given_up_of[group]
 
     @contextmanager
     def removing(self, reservation: Object) -> Iterator[None]:

@@ -4,6 +4,7 @@ Made by `client.py`, sent by `sending.py`. Invariant: a name that no object can 
 path, where a slash or dots would make it the path of something else.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +16,7 @@ from controller.runtime import errors
 Object = dict[str, Any]
 """A Kubernetes object as the API server writes it. What comes from a cache is read-only."""
 
+_PLAIN = re.compile(r"[a-z0-9.-]*").fullmatch
 _LONGEST_NAME = 253  # of a DNS subdomain, the widest of Kubernetes' rules for names
 
 
@@ -55,6 +57,7 @@ class Call:
         content: The body.
         content_type: Of the body.
         path: Instead of a kind, e.g. `/version`.
+        is_brief: Whether of an object in the answer its metadata is enough.
     """
 
     method: str
@@ -66,6 +69,7 @@ class Call:
     content: bytes | None = None
     content_type: str = "application/json"
     path: str = ""
+    is_brief: bool = False
 
     @property
     def writes(self) -> bool:
@@ -82,8 +86,18 @@ class Call:
         """The path behind the namespace."""
         url = self.resource.plural
         if self.name:
-            url += "/" + quote(self.name, safe="")
+            url += f"/{_quoted(self.name)}"
         return f"{url}/{self.subresource}" if self.subresource else url
+
+    @property
+    def location(self) -> str:
+        """The whole path."""
+        if self.path:
+            return self.path
+        version = self.resource.version
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        within = f"/namespaces/{_quoted(self.namespace)}" if self.namespace else ""
+        return f"{root}{within}/{self.url}"
 
     def checked(self, *, named: bool = True) -> "Call":
         """The call itself, if its name and namespace may become part of a path.
@@ -114,3 +128,8 @@ class Call:
         kind = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
         target = "/".join(part for part in (self.namespace, self.name) if part)
         return f"{self.method} {kind} {target}".rstrip()
+
+
+def _quoted(segment: str) -> str:
+    """As it may stand in a path; nearly all names may as they are, and quoting takes longer than looking."""
+    return segment if _PLAIN(segment) else quote(segment, safe="")

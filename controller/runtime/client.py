@@ -16,6 +16,7 @@ from controller.runtime import errors
 from controller.runtime.calls import Call, Object, Patch, Resource
 from controller.runtime.door import Door
 from controller.runtime.kubeconfig import CredentialsError
+from controller.runtime.parsing import loads
 from controller.runtime.ratelimit import RateLimits
 from controller.runtime.sending import Sender
 
@@ -33,14 +34,14 @@ class ClientOptions:
         qps: Requests a second for each kind, on average; not positive means no limit.
         burst: Requests for each kind that may go out at once.
         deadline_s: Seconds after which a request has failed, the wait for its turn included.
-        observe: Called for each answer with method, HTTP status (`<error>` if there was none) and host.
+        observe: Called for each answer with the request, HTTP status (`<error>` if there was none) and host.
     """
 
     kubeconfig: str = ""
     qps: float = 50.0
     burst: int = 300
     deadline_s: float = 30.0
-    observe: Callable[[str, str, str], None] | None = None
+    observe: Callable[[Call, str, str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class Client:
             params: The API's own query parameters, such as `labelSelector`.
             namespace: Only this one; None means all.
             keep: What is to be kept of each object, or None; so that a page can be forgotten once it is read.
-            page_size: Objects in one answer.
+            page_size: Objects in one answer; fewer where they are large.
             on_page: Called for each page.
         """
         while True:
@@ -169,7 +170,7 @@ class Client:
             kept: list[Object] = []
             try:
                 while True:
-                    page = await self.list_page(resource, wanted, namespace)
+                    page = await self._page_that_fits(resource, wanted, namespace)
                     on_page()
                     kept += (found for item in page.get("items") or () if (found := keep(item)) is not None)
                     token = page["metadata"].get("continue")
@@ -180,6 +181,19 @@ class Client:
                 if "continue" not in wanted:
                     raise  # else the rest of this list is compacted away: only a new one helps
 
+    async def _page_that_fits(
+        self, resource: Resource, wanted: dict[str, str], namespace: str | None
+    ) -> Object:
+        """A page of as many objects as `wanted` says; lowers that until they can be taken in."""
+        while True:
+            try:
+                return await self.list_page(resource, wanted, namespace)
+            except errors.TooLargeError:
+                size = int(wanted["limit"])
+                if size == 1:
+                    raise
+                wanted["limit"] = str(max(1, size // 4))
+
     async def create(
         self,
         resource: Resource,
@@ -188,6 +202,7 @@ class Client:
         *,
         name: str = "",
         subresource: str = "",
+        is_brief: bool = False,
     ) -> Object:
         """Creates an object, or with `name` and `subresource` posts to that, e.g. `binding`.
 
@@ -197,8 +212,10 @@ class Client:
             namespace: Its namespace.
             name: Only with `subresource`: the object that it belongs to.
             subresource: Where to post to.
+            is_brief: Whether the metadata of the new object is enough for an answer.
         """
-        call = Call("POST", resource, namespace, name, subresource, content=orjson.dumps(body))
+        content = orjson.dumps(body)
+        call = Call("POST", resource, namespace, name, subresource, content=content, is_brief=is_brief)
         return await self._request(call.checked(named=bool(subresource)))
 
     async def update(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
@@ -215,8 +232,9 @@ class Client:
         *,
         subresource: str = "",
         how: Patch = Patch.MERGE,
+        is_brief: bool = False,
     ) -> Object:
-        """Changes part of an object and returns the whole."""
+        """Changes part of an object and returns the whole, or its metadata if that is enough (`is_brief`)."""
         call = Call(
             "PATCH",
             resource,
@@ -225,6 +243,7 @@ class Client:
             subresource,
             content=orjson.dumps(body),
             content_type=how.value,
+            is_brief=is_brief,
         )
         return await self._request(call.checked())
 
@@ -235,10 +254,12 @@ class Client:
         namespace: str | None = None,
         *,
         uid: str,
+        version: str = "",
         grace_period_s: int | None = None,
     ) -> None:
-        """Deletes the object with this uid; another one under the same name stays (409)."""
-        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        """Deletes the object with this uid, and resourceVersion if it is given; any other stays (409)."""
+        preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         if grace_period_s is not None:
             body["gracePeriodSeconds"] = grace_period_s
         await self._request(Call("DELETE", resource, namespace, name, content=orjson.dumps(body)).checked())
@@ -275,7 +296,7 @@ class Client:
     async def _request(self, call: Call) -> Object:
         response = await self._sender.request(call)
         try:
-            answer: Object = orjson.loads(response.content)
-        except orjson.JSONDecodeError as error:
+            answer: Object = loads(response.content)
+        except ValueError as error:
             raise errors.NoAnswerError(str(call), f"the answer is no JSON: {error}") from error
         return answer

@@ -12,12 +12,16 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import anyio
 import anyio.abc
 from aiohttp import StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 from anyio.lowlevel import checkpoint
 from loguru import logger
+
+from controller.runtime.seldom import Seldom
 
 _HTTP = MappingProxyType(
     {
@@ -30,6 +34,7 @@ _HTTP = MappingProxyType(
 """How requests are read: a head holds at most 128 KiB."""
 _TELL_S = 60.0
 _AGAIN_S = 0.1
+_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,14 @@ class _Connection(web.RequestHandler):
             self.due = self._loop.time() + self._connections.limits.head_s
         super().data_received(data)
 
+    def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ANN401 -- aiohttp's own
+        """Faults of ours have a trace; what is no HTTP is the caller's, and he may send any amount of it."""
+        error = kw.get("exc_info")
+        if isinstance(error, HttpProcessingError):
+            self._connections.malformed(error)
+        else:
+            super().log_exception(*args, **kw)
+
     def begin(self, body: StreamReader) -> None:
         """A request's head is there, and its body comes."""
         self._body = body
@@ -132,6 +145,7 @@ class Connections:
         self._purpose, self._server, self._tls, self.limits = purpose, server, tls, limits
         self._open: set[_Connection] = set()
         self._tell_again_s = -math.inf
+        self._bad = Seldom(most=1)
 
     async def take(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         """Takes what comes until cancelled.
@@ -164,6 +178,13 @@ class Connections:
             now = loop.time()
             for connection in [item for item in self._open if item.due <= now]:
                 self._close(connection)
+
+    def malformed(self, error: HttpProcessingError) -> None:
+        """A caller sent what is no request."""
+        unsaid = self._bad.happened()
+        if unsaid is not None:
+            log = logger.bind(purpose=self._purpose, problem=error.message.strip()[:_SHOWN], unsaid=unsaid)
+            log.warning("A request is no HTTP")
 
     def forget(self, connection: _Connection) -> None:
         """It is closed."""

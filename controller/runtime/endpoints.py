@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import anyio
 from aiohttp import web
 from anyio.abc import TaskStatus
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from controller.runtime.connections import Connections, Limits, noting
 from controller.runtime.metrics import ProcessMetrics
@@ -127,8 +126,9 @@ class Telemetry:
             task_status.started()
             await anyio.sleep_forever()
 
-    async def _show_metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        body, kind = self._metrics.render(",".join(request.headers.getall("Accept", ())))
+        return web.Response(body=body, headers={"Content-Type": kind, "Vary": "Accept"})
 
 
 def _check_handler(name: str, checks: Checks, *, status: int) -> _Handler:

@@ -40,6 +40,12 @@ class NoAnswerError(ApiError):
     transient = True
 
 
+class TooLargeError(ApiError):
+    """The page of a list is larger than is taken into memory at a time: fewer objects must be asked for."""
+
+    transient = True
+
+
 class NotSentError(ApiError):
     """The request was never sent: its turn in the rate limit would have come after its deadline."""
 
@@ -96,6 +102,12 @@ class ForbiddenError(StatusError):
     """403: a missing permission, a quota, or an admission policy."""
 
     status = 403
+
+    @property
+    def may_be_premature(self) -> bool:
+        """Whether a server says so, too, that has just started and does not know its roles or objects yet."""
+        lacks_rights = 'User "' in self.message and " cannot " in self.message
+        return lacks_rights or "not yet ready" in self.message
 
 
 class NotFoundError(StatusError):

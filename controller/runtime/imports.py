@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-_UNUSED = ("box", "cryptography", "httpx", "httpx_ws", "jsonpath", "yaml")
+_UNUSED = ("box", "cryptography", "dotenv", "httpx", "httpx_ws", "jsonpath", "yaml")
 """What kr8s is defined with, and we do not use, or not at the start (cryptography, yaml)."""
 
 

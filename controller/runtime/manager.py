@@ -62,6 +62,12 @@ class Manager:
         self._leads = False
         self._pulse_s = float("inf")
 
+    def works(self) -> bool:
+        """Whether the controllers run here, and by the lease nowhere else."""
+        lease = self._options.lease
+        runs = self._finished is not None and not self._finished.is_set()
+        return runs and (lease is None or lease.held())
+
     def ready(self) -> str | None:
         """None once every cache is filled, or refused and not required, and sees changes."""
         problems = [_problem(cache) for cache in self._options.caches]

@@ -5,12 +5,17 @@ something else has metrics of its own beside these, in the same registry. Invari
 does I/O on the path of work; what takes computing is computed when read.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
+
+from controller.runtime.calls import Call
 
 _RECONCILE_BUCKETS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -38,23 +43,50 @@ class ProcessMetrics:
         )
         self._known_requests: dict[tuple[str, str, str], Counter] = {}
 
-    def request(self, method: str, code: str, host: str) -> None:
+    def request(self, call: Call, code: str, host: str) -> None:
         """Counts a request to the API server.
 
         Args:
-            method: E.g. ``GET``.
+            call: The request.
             code: HTTP status, or ``<error>`` if there was no answer.
             host: The server, with its port.
         """
-        key = (code, method, host)
+        key = (code, call.method, host)
         counter = self._known_requests.get(key)
         if counter is None:
             counter = self._known_requests[key] = self._requests.labels(*key)
         counter.inc()
 
-    def render(self) -> bytes:
-        """Renders everything in the Prometheus text format 0.0.4."""
-        return generate_latest(_WithoutCreated(self.registry))
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Renders everything in the format that a reader wants most: OpenMetrics 1.0.0, or the older text.
+
+        Args:
+            accept: The reader's header of this name.
+
+        Returns:
+            The text and its Content-Type.
+        """
+        registry = _WithoutCreated(self.registry)
+        if wants_openmetrics(accept):
+            body: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
+            return body, openmetrics.CONTENT_TYPE_LATEST
+        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether the reader with this Accept header understands OpenMetrics 1, and likes no other text more."""
+    best = {True: 0.0, False: 0.0}
+    for part in accept.split(","):
+        kind, *parameters = (text.strip() for text in part.lower().split(";"))
+        values = dict(text.partition("=")[::2] for text in parameters)
+        is_open = kind == "application/openmetrics-text"
+        if is_open and values.get("version", "1.0.0").partition(".")[0] != "1":
+            continue
+        weight = values.get("q", "1")
+        if is_open or kind in ("text/plain", "text/*", "*/*"):
+            q = float(weight) if re.fullmatch(r"[01](\.\d{0,3})?", weight) else 0.0
+            best[is_open] = max(best[is_open], q)
+    return best[True] > 0.0 and best[True] >= best[False]
 
 
 class Metrics(ProcessMetrics):

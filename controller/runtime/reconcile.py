@@ -76,7 +76,7 @@ class Controller(Generic[K]):
         self.name = name
         self.queue = queue
         self._reconciler = reconciler
-        self._slots = Slots(max_concurrent, observer.active if observer is not None else lambda _: None)
+        self._slots = Slots(max_concurrent, self._note_slots)
         self._sources: list[tuple[Cache, Callable[[Change], Iterable[K]]]] = []
         self._observer = observer
         self._unmappable: set[tuple[str, Key]] = set()
@@ -112,6 +112,12 @@ class Controller(Generic[K]):
         for key in keys:
             self.queue.add(key)
 
+    def _note_slots(self, delta: int) -> None:
+        if self._observer is not None:
+            self._observer.active(delta)
+        if delta < 0:
+            self.queue.look_again()
+
     def stop(self) -> None:
         """Takes no more keys; `run` returns when those under way are done. Those that wait are cancelled."""
         self.queue.close()
@@ -128,10 +134,10 @@ class Controller(Generic[K]):
         """Works until stopped."""
         self._begin()
         async with anyio.create_task_group() as tasks:
-            while await self.queue.ready():
+            while await self.queue.ready(self._slots.has_room):
                 await self._slots.take()
                 # Not before there is a slot: until then it is in the queue, for whoever asks, and a stop.
-                key = self.queue.take()
+                key = self.queue.take(has_room=self._slots.has_room(taken=1))
                 if key is None:
                     self._slots.give_back()
                 else:

@@ -18,6 +18,7 @@ from loguru import logger
 
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
+from controller.runtime.texts import visible
 
 EVENTS = Resource("v1", "events")
 EVENT_MESSAGE_LIMIT = 1024
@@ -35,8 +36,8 @@ def rfc3339(moment: datetime) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text in at most `limit` bytes of UTF-8, with an ellipsis where it was longer."""
-    encoded = text.encode(errors="replace")  # half a surrogate pair, e.g. of a file name
+    """The text, made visible, in at most `limit` bytes of UTF-8, with an ellipsis where it was longer."""
+    encoded = visible(text).encode()
     if len(encoded) <= limit:
         return encoded.decode()
     return encoded[: limit - 3].decode(errors="ignore") + "…"
@@ -167,7 +168,7 @@ class EventRecorder:
         if sent is not None:
             try:
                 delta: Object = {"count": sent.count + 1, "lastTimestamp": now}
-                await self._client.patch(EVENTS, sent.name, delta, namespace)
+                await self._client.patch(EVENTS, sent.name, delta, namespace, is_brief=True)
             except errors.NotFoundError:
                 del self._sent[event.identity]  # events expire after an hour: begin a new one
             else:
@@ -189,7 +190,7 @@ class EventRecorder:
             "count": 1,
         }
         with suppress(errors.AlreadyExistsError):  # an earlier try came through, its answer did not
-            await self._client.create(EVENTS, body, namespace)
+            await self._client.create(EVENTS, body, namespace, is_brief=True)
         self._sent[event.identity] = _Sent(event.name, 1)
         if len(self._sent) > _REMEMBERED:
             self._sent.popitem(last=False)

@@ -23,7 +23,7 @@ from controller.runtime import errors
 from controller.runtime.calls import Call
 from controller.runtime.door import Door
 from controller.runtime.ratelimit import RateLimits
-from controller.runtime.session import CertificateError, Response
+from controller.runtime.session import CertificateError, OversizedError, Response
 
 BROKEN = (aiohttp.ClientError, OSError)
 """How a way to the server breaks; a time-out is an OSError as well."""
@@ -33,7 +33,7 @@ _LEAST_S = 0.05
 _MARGIN_S = 1.0
 _QUOTA_S, _QUOTA_MAX_S = 0.05, 1.0
 
-Observe = Callable[[str, str, str], None]
+Observe = Callable[[Call, str, str], None]
 
 
 @dataclass(slots=True)
@@ -46,6 +46,7 @@ class _Trial:
         sent_s: When it was sent last.
         logged_in: Whether the credentials were loaded anew for it.
         sent_again: Whether it was sent again since its connection broke.
+        was_ready: Whether the server, when it had forbidden it, said of itself that it was ready.
         quota_s: Seconds to wait for a quota the next time.
     """
 
@@ -54,6 +55,7 @@ class _Trial:
     sent_s: float = 0.0
     logged_in: bool = False
     sent_again: bool = False
+    was_ready: bool = False
     quota_s: float = _QUOTA_S
 
 
@@ -75,7 +77,8 @@ class Sender:
             door: The way to the server.
             limits: How hard it may be pressed.
             deadline_s: Seconds that a request may take, the wait for the rate limit included.
-            observe: Called for each answer with method, HTTP status (`<error>` if there was none) and host.
+            observe: Called for each answer with the request, HTTP status (`<error>` if there was none) and
+                host.
         """
         self._door = door
         self._limits = limits
@@ -110,22 +113,19 @@ class Sender:
             on_open()
             heard_s = monotonic()
             rest = b""
-            chunks = response.chunks()
-            while True:
-                try:
-                    with anyio.fail_after(idle_s):
-                        chunk = await anext(chunks, None)
-                except TimeoutError as error:
-                    await self._door.distrust(heard_s)
-                    raise errors.NoAnswerError(str(call), f"not a byte for {idle_s:g} s") from error
-                except BROKEN as error:
-                    raise errors.NoAnswerError(str(call), sentence(error)) from error
-                if chunk is None:
-                    return
-                heard_s = monotonic()
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    on_line(line)
+            try:
+                async with asyncio.timeout(idle_s) as silence:  # one for all: many chunks come each second
+                    async for chunk in response.chunks():
+                        heard_s = monotonic()
+                        silence.reschedule(asyncio.get_running_loop().time() + idle_s)
+                        *lines, rest = (rest + chunk).split(b"\n")
+                        for line in lines:
+                            on_line(line)
+            except TimeoutError as error:
+                await self._door.distrust(heard_s)
+                raise errors.NoAnswerError(str(call), f"not a byte for {idle_s:g} s") from error
+            except BROKEN as error:
+                raise errors.NoAnswerError(str(call), sentence(error)) from error
 
     async def _until_accepted(self, trial: _Trial, send: Callable[[float], Awaitable[Response]]) -> Response:
         while True:
@@ -157,12 +157,14 @@ class Sender:
             raise self._unanswered(call, f"no answer within {left_s:.3g} s") from error
         except CertificateError as error:
             raise self._unanswered(call, sentence(error), _UntrustedError) from error
+        except OversizedError as error:
+            raise errors.TooLargeError(str(call), str(error)) from error
         except BROKEN as error:
             if getattr(error, "errno", None) == errno.ETIMEDOUT:
                 await self._door.distrust(trial.sent_s)
             raise self._unanswered(call, sentence(error), _BrokenError) from error
         if self._observe is not None:
-            self._observe(call.method, str(response.status_code), self._door.host)
+            self._observe(call, str(response.status_code), self._door.host)
         if failed is not None:
             raise failed
         return response
@@ -180,8 +182,16 @@ class Sender:
             case errors.QuotaConflictError():
                 await self._wait(trial, refusal, trial.quota_s * random.uniform(0.5, 1.0))  # noqa: S311 -- no secret
                 trial.quota_s = min(trial.quota_s * 2, _QUOTA_MAX_S)
-            case errors.ForbiddenError() if not await self._ready(trial):
-                raise errors.NoAnswerError(str(trial.call), f"not ready yet: {refusal.message}")
+            case errors.ForbiddenError() if not trial.was_ready:
+                # It counts if it is given to a request that was sent to a server known to be ready: at the
+                # first one the server may not have known its roles yet, and have learned them since.
+                doubtful = errors.NoAnswerError(str(trial.call), f"not ready yet: {refusal.message}")
+                if not await self._ready(trial):
+                    raise doubtful
+                if not refusal.may_be_premature:
+                    raise refusal
+                trial.was_ready = True
+                await self._wait(trial, doubtful, 0.0)
             case _BrokenError() if not trial.call.writes and not trial.sent_again:
                 trial.sent_again = True  # the server closes connections that were idle for long
             case _:
@@ -205,7 +215,7 @@ class Sender:
         self, call: Call, text: str, error: type[errors.NoAnswerError] = errors.NoAnswerError
     ) -> errors.NoAnswerError:
         if self._observe is not None:
-            self._observe(call.method, "<error>", self._door.host)
+            self._observe(call, "<error>", self._door.host)
         through = f" (through the proxy {self._door.proxy})" if self._door.proxy else ""
         return error(str(call), text + through)
 

@@ -24,6 +24,9 @@ from controller.runtime.proxies import proxy_for
 _KEEP_ALIVE_S = 60.0
 _UNACKNOWLEDGED_S = 5.0
 _TLS_BUFFER = 32 * 1024
+MOST_OF_A_PAGE = 8 * 1024 * 1024
+"""Bytes. Objects are anybody's: 500 of them, the usual page, may have 750 MB, and none is dropped by a list.
+500 pods as they usually are have 4 MB."""
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)
 
 
@@ -37,6 +40,10 @@ class CertificateError(Exception):
 
     Not an `ssl.SSLError`: on those kr8s would make a session of its own.
     """
+
+
+class OversizedError(Exception):
+    """A page of a list is larger than `MOST_OF_A_PAGE`."""
 
 
 class Response:
@@ -138,10 +145,38 @@ class Session:
         extensions: Mapping[str, str] | None = None,
     ) -> Response:
         """Sends a request and reads the answer; the names are httpx's."""
+        separator = "&" if "?" in url else "?"
+        sni = (extensions or {}).get("sni_hostname")
+        return await self.send(method, f"{url}{separator}{urlencode(params)}", content, headers or {}, sni)
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        content: bytes | None,
+        headers: Mapping[str, str],
+        sni: str | None,
+        *,
+        is_page: bool = False,
+    ) -> Response:
+        """Sends a request and reads the answer.
+
+        Args:
+            method: The HTTP verb.
+            url: Path and query, encoded.
+            content: The body.
+            headers: Beside those of all requests, or instead of them.
+            sni: The name that the server's certificate is to be for, if not that of the URL.
+            is_page: Whether a page of a list is asked for, which may be had in smaller parts.
+
+        Raises:
+            CertificateError: It is for another one, or nobody whom we trust says so.
+            OversizedError: A page is too large.
+        """
         self._under_way += 1
         try:
-            async with self._send(method, url, params, content, headers, extensions) as answer:
-                return Response(answer, await answer.read())
+            async with self._send(method, url, content, headers, sni) as answer:
+                return Response(answer, await (_page(answer) if is_page else answer.read()))
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
         finally:
@@ -160,8 +195,10 @@ class Session:
     ) -> AsyncIterator[Response]:
         """Sends a request whose answer is read as it comes."""
         self._under_way += 1
+        sni = (extensions or {}).get("sni_hostname")
+        separator = "&" if "?" in url else "?"
         try:
-            async with self._send(method, url, params, None, None, extensions) as answer:
+            async with self._send(method, f"{url}{separator}{urlencode(params)}", None, {}, sni) as answer:
                 yield Response(answer, None)
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
@@ -179,27 +216,36 @@ class Session:
         self,
         method: str,
         url: str,
-        params: Mapping[str, str],
         content: bytes | None,
-        headers: Mapping[str, str] | None,
-        extensions: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        sni: str | None,
     ) -> "aiohttp.client._RequestContextManager":
-        sent = dict(headers or {})
+        sent = dict(headers)
         if self.token:
             sent["Authorization"] = f"Bearer {self.token}"
         tunnels = self._server.startswith("https:")
         if not tunnels:
             sent |= self._proxy_login
-        separator = "&" if "?" in url else "?"
         return self._http.request(
             method,
-            URL(f"{self._server}{url}{separator}{urlencode(params)}", encoded=True),
+            URL(f"{self._server}{url}", encoded=True),
             data=content,
             headers=sent,
             proxy=self.proxy,
             proxy_headers=self._proxy_login if tunnels else None,
-            server_hostname=(extensions or {}).get("sni_hostname"),
+            server_hostname=sni,
         )
+
+
+async def _page(answer: aiohttp.ClientResponse) -> bytes:
+    """Reads a page of a list; what is too large is not read to its end, and its connection is closed."""
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > MOST_OF_A_PAGE:
+            raise OversizedError(f"a page of a list is larger than {MOST_OF_A_PAGE} bytes")
+    return b"".join(parts)
 
 
 def _without_login(proxy: str) -> tuple[str, dict[str, str]]:

@@ -21,6 +21,7 @@ class Slots:
             observe: Told of each change of the number that are held: 1 or -1.
         """
         self._free = anyio.Semaphore(limit)
+        self._kept_free = limit // 2
         self._freed_s = float("-inf")
         self._observe = observe
         self._waiting: set[Slot] = set()
@@ -29,6 +30,13 @@ class Slots:
     def free_since_s(self) -> float | None:
         """Since when there has been a free slot; None if there is none."""
         return self._freed_s if self._free.value else None
+
+    def has_room(self, *, taken: int = 0) -> bool:
+        """Whether work that can wait may take a slot: the others are kept free for what is to come.
+
+        `taken` are slots of the caller that count as free.
+        """
+        return self._free.value + taken > self._kept_free
 
     async def take(self) -> None:
         """Waits for a free slot and takes it."""

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-import orjson
-
 from controller.runtime import errors
 from controller.runtime.client import Listed, Object
+from controller.runtime.parsing import loads
 
 
 class State(StrEnum):
@@ -76,7 +75,7 @@ def parse(line: bytes, request: str) -> Changed | Deleted | Advanced:
         errors.StatusError: It is the server's word that the watch cannot go on.
     """
     try:
-        event = orjson.loads(line)
+        event = loads(line)
         kind, item = str(event["type"]), event["object"]
         if kind == "ERROR":
             raise errors.from_status(request, int(item.get("code") or 500), item, "")

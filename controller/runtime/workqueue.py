@@ -1,19 +1,29 @@
 """The queue between watches and workers; it knows only hashable keys.
 
-Three promises: a key that is added many times is worked on once; a key is never with two workers at a time,
+Four promises: a key that is added many times is worked on once; a key is never with two workers at a time,
 and what is added meanwhile is worked on afterwards; a delayed key waits its time, unless it is added for at
-once, which takes the place of the delay.
+once, which takes the place of the delay; and none is held back by others: keys of different lanes take
+turns, no lane has more than its share with workers, those that wait included, and delayed keys whose time
+has come go after those that were added for at once, but each in the end.
 """
 
 import heapq
-from collections import deque
-from collections.abc import Hashable
+import sys
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import anyio
 
+from controller.runtime.lanes import Lanes, Line
+
 K = TypeVar("K", bound=Hashable)
+
+_OVERDUE_S = 1.0
+"""So long a delayed key whose time has come lets others go first, and leaves room for those to come."""
+
+_TURNS = 4
+"""From then on it is the turn of one such key after so many others."""
 
 _STALE_ENTRIES = 100
 """So many entries that no longer count may lie about, beside as many as do."""
@@ -60,10 +70,22 @@ class _Delayed(Generic[K]):
 class WorkQueue(Generic[K]):
     """Keys to be worked on, each once; see the module's promises."""
 
-    def __init__(self, backoff: Backoff, observer: QueueObserver | None = None) -> None:
+    def __init__(
+        self, backoff: Backoff, observer: QueueObserver | None = None, lanes: Lanes[K] | None = None
+    ) -> None:
+        """Makes an empty one.
+
+        Args:
+            backoff: Delays of keys that failed.
+            observer: Told of what happens.
+            lanes: How keys share the workers; None: they come in the order in which they were ready.
+        """
         self._backoff = backoff
         self._observer = observer
-        self._ready: deque[tuple[K, float]] = deque()  # with the time from when on
+        self._lanes = lanes or Lanes(lambda _: None, sys.maxsize)
+        self._ready = Line(self._lanes)
+        self._late = Line(self._lanes)  # keys that were delayed
+        self._passed = 0  # so many keys have gone before the first of these
         self._added_s: dict[K, float] = {}  # keys that are ready, or come again once their worker is done
         self._working_s: dict[K, float] = {}
         self._delayed: list[_Delayed[K]] = []
@@ -73,7 +95,7 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._ready) + len(self._late)
 
     @property
     def working(self) -> int:
@@ -88,6 +110,9 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K) -> None:
         """Has the key worked on as soon as a worker is free."""
+        self._add(key, self._ready)
+
+    def _add(self, key: K, line: Line[K]) -> None:
         self._due_s.pop(key, None)
         if self._closed or key in self._added_s:
             return
@@ -95,7 +120,7 @@ class WorkQueue(Generic[K]):
         if self._observer is not None:
             self._observer.added()
         if key not in self._working_s:
-            self._push(key)
+            self._push(key, line)
 
     def add_after(self, key: K, delay_s: float) -> None:
         """Has the key worked on in `delay_s` seconds, or at its earlier due time if it has one."""
@@ -141,33 +166,57 @@ class WorkQueue(Generic[K]):
                 return key
         return None
 
-    async def ready(self) -> bool:
-        """Waits until a key is ready, and leaves it there; False once the queue is closed."""
+    async def ready(self, has_room: Callable[[], bool] = lambda: True) -> bool:
+        """Waits until a key is ready, and leaves it there; False once the queue is closed.
+
+        Args:
+            has_room: Whether a key that was delayed may be taken now; `look_again` has it asked anew.
+        """
         while not self._closed:
             self._promote()
-            if self._ready:
+            overdue_s = self._until_overdue_s()
+            if self._ready.can_give or (self._late.can_give and (overdue_s <= 0 or has_room())):
                 return True
             changed = self._changed
-            with anyio.move_on_after(self._until_due_s()):
+            with anyio.move_on_after(min(self._until_due_s(), overdue_s)):
                 await changed.wait()
         return False
 
-    def take(self) -> K | None:
-        """Gives a key that is ready to the caller, who must call `done` with it; None if there is none."""
-        if self._closed or not self._ready:
+    def look_again(self) -> None:
+        """There may be room now for keys that were delayed."""
+        if self._late.can_give:
+            self._wake()
+
+    def take(self, *, has_room: bool = True) -> K | None:
+        """Gives a key that is ready to the caller, who must call `done` with it; None if there is none.
+
+        `has_room` as in `ready`.
+        """
+        line = self._next_line(has_room=has_room)
+        if self._closed or line is None:
             return None
-        key, _ = self._ready.popleft()
+        key = line.pop()
+        self._settle(self._lanes.begin(key))
+        self._passed = 0 if line is self._late else self._passed + 1
         now = anyio.current_time()
         self._working_s[key] = now
         added_s = self._added_s.pop(key)
         if self._observer is not None:
-            self._observer.depth(len(self._ready))
+            self._observer.depth(len(self))
             self._observer.waited(now - added_s)
         return key
 
+    def _next_line(self, *, has_room: bool) -> Line[K] | None:
+        """From which line the next key comes."""
+        is_overdue = self._until_overdue_s() <= 0
+        if self._ready.can_give and not (is_overdue and self._passed >= _TURNS):
+            return self._ready
+        return self._late if self._late.can_give and (has_room or is_overdue) else None
+
     def ready_since_s(self) -> float | None:
-        """Since when there has been a key that is ready; None if there is none."""
-        return self._ready[0][1] if self._ready else None
+        """Since when there has been a key that could be taken; None if there is none."""
+        since_s = min(self._ready.since_s(), self._late.since_s())
+        return None if since_s == float("inf") else since_s
 
     def done(self, key: K, *, waited_s: float = 0.0) -> None:
         """Ends the caller's work on the key; if it was added meanwhile, it is ready again.
@@ -179,19 +228,26 @@ class WorkQueue(Generic[K]):
         since_s = self._working_s.pop(key)
         if self._observer is not None:
             self._observer.worked(anyio.current_time() - since_s - waited_s)
+        self._settle(self._lanes.end(key))
         if key in self._added_s and not self._closed:
-            self._push(key)
+            self._push(key, self._ready)
 
     def close(self) -> None:
         """Takes and gives no more keys; those with workers go on until `done`."""
         self._closed = True
         self._wake()
 
-    def _push(self, key: K) -> None:
-        self._ready.append((key, anyio.current_time()))
+    def _push(self, key: K, line: Line[K]) -> None:
+        line.append(key, anyio.current_time())
         if self._observer is not None:
-            self._observer.depth(len(self._ready))
+            self._observer.depth(len(self))
         self._wake()
+
+    def _settle(self, lane: Hashable) -> None:
+        """Has a lane take turns again, or no more, in both lines."""
+        settled = self._ready.settle(lane), self._late.settle(lane)
+        if any(settled):
+            self._wake()
 
     def _promote(self) -> None:
         """Moves what is due into the ready line."""
@@ -200,10 +256,14 @@ class WorkQueue(Generic[K]):
             delayed = heapq.heappop(self._delayed)
             # A key that was added for at once, or moved to an earlier time, left a stale entry behind.
             if self._due_s.get(delayed.key) == delayed.due_s:
-                self.add(delayed.key)
+                self._add(delayed.key, self._late)
 
     def _until_due_s(self) -> float:
         return max(0.0, self._delayed[0].due_s - anyio.current_time()) if self._delayed else float("inf")
+
+    def _until_overdue_s(self) -> float:
+        """Seconds until the next key that was delayed lets no more others go first."""
+        return self._late.next_since_s() + _OVERDUE_S - anyio.current_time()
 
     def _wake(self) -> None:
         self._changed.set()

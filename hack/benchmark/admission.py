@@ -2,7 +2,6 @@
 
 import base64
 import re
-import statistics
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from controlplane.process import free_ports
 
 from benchmark.bench import Bench
 from benchmark.binder import Measured
+from benchmark.figures import Figure, quantile
 from benchmark.objects import PODS, Object
 
 CREATORS = 16
@@ -23,9 +23,8 @@ SERVERS = (
 )
 
 
-def admission(bench: Bench, *, rate: float = 50.0, seconds: float = 20.0) -> None:
+def admission(bench: Bench, *, rate: float = 50.0, seconds: float = 20.0) -> list[Figure]:
     """Pods with a share through the API server, at 50/s: the webhook's own time, and that of a creation."""
-    bench.clear()
     keys = write_keys(bench.subject.directory / "webhook")
     (port,) = free_ports(1)
     words = (
@@ -47,15 +46,19 @@ def admission(bench: Bench, *, rate: float = 50.0, seconds: float = 20.0) -> Non
         used_s = webhook.cpu_s() - used_s
         steps = _all_buckets(webhook, bench)
         plain = _create(bench, rate, seconds, share=False)
-        print(f"\nadmission at {rate:g}/s: {len(shares)} pods with a share, then {len(plain)} without")
+        figures = []
         for what, counts in steps.items():
             new = {bound_s: count - before[what].get(bound_s, 0) for bound_s, count in counts.items()}
-            print(f"  {what:<38}p50 {_quantile(new, 0.5):5.1f} ms, p99 {_quantile(new, 0.99):5.1f} ms")
+            figures += [Figure(f"{what}, p{part}", _quantile(new, part / 100), "ms") for part in (50, 99)]
         for what, times in (("a creation with a share", shares), ("a creation without", plain)):
-            p99 = sorted(times)[int(len(times) * 0.99)] * 1000
-            print(f"  {what:<38}p50 {statistics.median(times) * 1000:5.1f} ms, p99 {p99:5.1f} ms")
-        cpu_ms, peak_mib = used_s / len(shares) * 1000, webhook.memory_mib()
-        print(f"  {'the webhook itself':<38}CPU {cpu_ms:.1f} ms a pod, peak memory {peak_mib:.0f} MiB")
+            figures += [
+                Figure(f"{what}, p{part}", quantile(times, part / 100) * 1000, "ms") for part in (50, 99)
+            ]
+        return [
+            *figures,
+            Figure("CPU of the webhook for a pod", used_s / len(shares) * 1000, "ms"),
+            Figure("peak memory of the webhook", webhook.memory_mib(), "MiB"),
+        ]
     finally:
         for kind in ("mutating", "validating"):
             name = f"{kind}webhookconfiguration/kai-binder-admission"

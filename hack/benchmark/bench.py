@@ -10,20 +10,25 @@ from pathlib import Path
 from controlplane import ControlPlane
 
 from benchmark.binder import NO_LIMIT, Binder, Subject
+from benchmark.figures import PEER
 from benchmark.objects import (
     CLAIMS,
     NAMESPACE,
     NODE,
     PODS,
     REQUESTS,
+    RESERVATIONS,
     Object,
     bind_request,
     claim,
     pod,
 )
+from benchmark.watching import Endings
 
 ROOT = Path(__file__).resolve().parents[2]
 CREATORS = 8
+FILLING = "bench-filling"
+"""Label of pods that are there for the size of the cluster only."""
 
 Pods = Mapping[str, tuple[str, str]]
 """Uid and GPU group of each pod, by its name."""
@@ -33,8 +38,14 @@ class Bench:
     """The control plane of all runs."""
 
     def __init__(self, subject: Subject) -> None:
+        """Prepares nothing yet.
+
+        Args:
+            subject: What is measured first; it may be replaced between two measurements.
+        """
         self.subject = subject
         self._number = 0
+        self._filled = 0
         self._pool = ThreadPoolExecutor(CREATORS)
 
     @property
@@ -50,13 +61,30 @@ class Bench:
         self.plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         self.plane.kubectl("create", "namespace", NAMESPACE)
         self.plane.kubectl("wait", "--for=create", "-n", NAMESPACE, "serviceaccount/default", "--timeout=30s")
+        # Which rights a peer needs is its own affair.
+        self.plane.kubectl("create", "serviceaccount", PEER, "--namespace=kai-scheduler")
+        account = f"--serviceaccount=kai-scheduler:{PEER}"
+        self.plane.kubectl("create", "clusterrolebinding", PEER, "--clusterrole=cluster-admin", account)
         labels = {"nvidia.com/gpu.memory": "15360"}
         self.plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": labels}})
 
     def clear(self) -> None:
         """Removes what earlier runs left, so that a binder finds only what is counted."""
-        for path in (REQUESTS, PODS):
-            self.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+        chosen = f"labelSelector={FILLING}!=yes"
+        # Reservations too: the next binder would take away those of the last one, and be charged for it.
+        for path in (REQUESTS, PODS, RESERVATIONS):
+            self.plane.request("DELETE", f"{path}?{chosen}", {"gracePeriodSeconds": 0})
+
+    def fill(self, count: int) -> None:
+        """Creates large pods that nobody binds, until there are so many, for the size of the cluster only."""
+        first, self._filled = self._filled, max(self._filled, count)
+        bodies = (pod(f"large-{number}", padding=6000) for number in range(first, self._filled))
+        self.create(PODS, (_filling(body) for body in bodies))
+
+    def empty(self) -> None:
+        """Removes what `fill` made."""
+        self.plane.request("DELETE", f"{PODS}?labelSelector={FILLING}=yes", {"gracePeriodSeconds": 0})
+        self._filled = 0
 
     def create(self, path: str, bodies: Iterable[Object]) -> list[Object]:
         """Creates many objects, several at a time."""
@@ -92,9 +120,17 @@ class Bench:
         """Creates the requests for pods."""
         self.create(REQUESTS, (bind_request(name, uid, group=group) for name, (uid, group) in pods.items()))
 
-    def phase(self, name: str) -> str:
-        """The phase of a request; asked of the API server, which costs the binder nothing."""
-        return str((self.plane.request("GET", f"{REQUESTS}/{name}").get("status") or {}).get("phase") or "")
+    @contextmanager
+    def warm_binder(self, flags: Sequence[str] = NO_LIMIT) -> Iterator[Binder]:
+        """Runs a binder for the block, which begins once it has bound a pod; nothing is left of that."""
+        with self.binder(flags) as binder:
+            pods = self.pods(1)
+            with Endings(self.plane) as endings:
+                self.decide(pods)
+                binder.wait_ended(endings, 1)
+            for path in (f"{where}/{name}" for name in pods for where in (REQUESTS, PODS)):
+                self.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+            yield binder
 
     @contextmanager
     def binder(self, flags: Sequence[str] = NO_LIMIT, prefix: Sequence[str] = ()) -> Iterator[Binder]:
@@ -105,3 +141,7 @@ class Bench:
             yield binder
         finally:
             binder.stop(10.0)
+
+
+def _filling(body: Object) -> Object:
+    return {**body, "metadata": {**body["metadata"], "labels": {FILLING: "yes"}}}

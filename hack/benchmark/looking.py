@@ -11,21 +11,19 @@ import time
 from collections.abc import Iterator
 
 from benchmark.bench import Bench
-from benchmark.objects import PODS, Object, pod
+from benchmark.figures import Figure
+from benchmark.objects import PODS, RESERVATIONS, Object, pod
 
 GPUS = 8
 CARD_MIB = 40960
-RESERVATIONS = "/api/v1/namespaces/kai-resource-reservation/pods"
 
 
-def gpus(bench: Bench, *, pods: int = 5_000, nodes: int = 500, runs: int = 5) -> None:
+def gpus(bench: Bench, *, pods: int = 5_000, nodes: int = 500, runs: int = 5) -> list[Figure]:
     """`kai-binder gpus` with 5,000 pods of about 6 KB on 500 nodes: time, CPU, memory."""
-    bench.clear()
     labels = {"nvidia.com/gpu.memory": str(CARD_MIB), "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
     amounts = {"nvidia.com/gpu": str(GPUS)}
     names = [f"gpu-node-{number}" for number in range(nodes)]
     status = {"capacity": amounts, "allocatable": amounts}
-    print(f"\ncreating {pods} pods on {nodes} nodes ...", flush=True)
     bench.create(
         "/api/v1/nodes", ({"metadata": {"name": n, "labels": labels}, "status": status} for n in names)
     )
@@ -50,12 +48,12 @@ def gpus(bench: Bench, *, pods: int = 5_000, nodes: int = 500, runs: int = 5) ->
         peak_mib, lines = after.ru_maxrss / 1024, len(done.stdout.splitlines())
         if done.returncode != 0:
             raise SystemExit(f"it ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}")
-    print(f"kai-binder gpus with {pods} pods on {nodes} nodes, {lines} lines")
-    print(
-        f"  time                  {statistics.median(times):6.2f} s  ({min(times):.2f} to {max(times):.2f})"
-    )
-    print(f"  CPU                   {statistics.median(used):6.2f} s")
-    print(f"  memory                {peak_mib:6.1f} MiB at its peak, at most")
+    return [
+        Figure("time", statistics.median(times), "s"),
+        Figure("CPU", statistics.median(used), "s"),
+        Figure("memory at its peak, at most", peak_mib, "MiB"),
+        Figure("lines", lines),
+    ]
 
 
 def _pods(names: list[str], count: int) -> Iterator[tuple[str, Object]]:

@@ -8,6 +8,7 @@ Object = dict[str, Any]
 NAMESPACE = "bench"
 NODE = "bench-node"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+RESERVATIONS = "/api/v1/namespaces/kai-resource-reservation/pods"
 CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -34,13 +35,15 @@ def pod(name: str, *, group: str = "", padding: int = 0, claims: Sequence[str] =
     return {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
 
 
-def bind_request(name: str, owner_uid: str, *, group: str = "") -> Object:
-    """The scheduler's decision for a pod."""
+def bind_request(name: str, owner_uid: str, *, group: str = "", attempts: int = 0) -> Object:
+    """The scheduler's decision for a pod; with `attempts`, it is tried so often."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": owner_uid}
     spec: Object = {"podName": name, "selectedNode": NODE, "receivedResourceType": "Regular"}
     if group:
         shared = {"receivedGPU": {"count": 1, "portion": "0.50"}, "selectedGPUGroups": [group]}
         spec |= {"receivedResourceType": "Fraction", **shared}
+    if attempts:
+        spec["backoffLimit"] = attempts
     kind = {"apiVersion": "scheduling.run.ai/v1alpha2", "kind": "BindRequest"}
     return {**kind, "metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec}
 

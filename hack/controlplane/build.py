@@ -1,7 +1,8 @@
 """Finds or builds the programs of the control plane; everything is built once and kept in the user's cache.
 
-Called by ``ControlPlane.start`` and ``python -m controlplane``. Invariant: a folder of the cache that carries
-its final name is complete, because it is filled under another name and then renamed.
+Called by ``ControlPlane.start``, ``python -m controlplane`` and ``promql``, whose engine is built likewise.
+Invariant: a folder of the cache that carries its final name is complete, because it is filled under another
+name and then renamed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,17 @@ class Binaries:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One program that is built from a locked Go module."""
+    """One program that is built from a locked Go module.
+
+    Attributes:
+        name: Of the program.
+        package: What is built.
+        lock: The folder with go.mod and go.sum.
+        version: Of the module that matters.
+        linker_flags: For the build.
+        patience: How long it takes, in words.
+        sources: Files of our own in that folder that are built.
+    """
 
     name: str
     package: str
@@ -54,12 +65,13 @@ class Component:
     version: str
     linker_flags: str
     patience: str
+    sources: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """The name of its folder in the cache: a changed lock or flag gives another one."""
         digest = hashlib.sha256(self.linker_flags.encode())
-        for name in ("go.mod", "go.sum"):
+        for name in ("go.mod", "go.sum", *self.sources):
             digest.update((self.lock / name).read_bytes())
         return f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
 
@@ -155,7 +167,7 @@ def ensure_binaries(kubernetes: str = "1.36", progress: Progress = say) -> Binar
         names = ", ".join(f"{part.name} {part.version}" for part in to_build)
         progress(f"Building {names}: about 11 minutes for all three the first time on 2 cores, once only.")
     for part in missing:
-        found[part.name] = _ensure_built(part, progress)
+        found[part.name] = ensure_built(part, progress)
     if "kubectl" not in found:
         found["kubectl"] = _ensure_kubectl(progress)
     return Binaries(**{name.replace("-", "_"): path for name, path in found.items()})
@@ -186,7 +198,12 @@ def _built(part: Component) -> Path:
     return cache_folder() / part.key / part.name
 
 
-def _ensure_built(part: Component, progress: Progress) -> Path:
+def ensure_built(part: Component, progress: Progress = say) -> Path:
+    """Finds a program in the cache, or builds it.
+
+    Raises:
+        BuildError: It cannot be built.
+    """
     program = _built(part)
     if program.is_file():
         return program

@@ -38,7 +38,7 @@ def test_the_bytecode_is_that_of_the_base_image_and_is_used() -> None:
     (compiling,) = (run for run in of(STAGES[0], "RUN") if "-m compileall" in run)
     assert version is not None
     assert f"/usr/local/lib/python{version[1]} /opt/kai-binder/lib" in compiling
-    (prefix,) = re.findall(r"pycache_prefix=(\S+)", compiling)
+    (prefix,) = re.findall(r"^env PYTHONPYCACHEPREFIX=(\S+) ", compiling)
     assert f"PYTHONPYCACHEPREFIX={prefix} " in of(STAGES[1], "ENV")[0]
     for run in of(STAGES[0], "RUN"):
         assert "pip install" not in run or "--no-compile" in run, "what pip compiles nobody would read"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller import KAI_VERSIONS
+from controller.app import MOST_OF_A_NAMESPACE
 from controller.kai.fractions import ENDINGS
 from controller.kai.names import (
     CONFIG_MAP_PREFIX,
@@ -16,15 +17,19 @@ from controller.kai.names import (
     GPU_FRACTION_LIMIT,
     GPU_MEMORY_LIMIT,
 )
-from controller.kai.request import SPEC_FIELDS, ComputeMode
+from controller.kai.nodepool import WHOLE, NodePool, lease_name_of
+from controller.kai.request import MOST_GROUPS, SPEC_FIELDS, ComputeMode
 from controller.plugins.registry import BUILT_IN
+from controller.runtime.session import MOST_OF_A_PAGE
 from controller.setting_texts import rows
-from controller.settings import VERBS
+from controller.settings import VERBS, load
 
 ROOT = Path(__file__).parents[2]
 FAULTS = (ROOT / "docs/faults.md").read_text()
 KAI = (ROOT / "docs/kai.md").read_text()
+SHARDING = (ROOT / "docs/sharding.md").read_text()
 ADMISSION = (ROOT / "docs/admission.md").read_text()
+SECURITY = (ROOT / "docs/security.md").read_text()
 CODE = set(re.findall(r"`([^`]+)`", KAI))
 """All that stands there as code."""
 ROWS = {
@@ -95,10 +100,28 @@ def test_every_mode_of_the_operator_is_there() -> None:
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == modes
 
 
-def test_the_readme_leads_here() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for path in (ROOT / "docs").iterdir():
-        assert f"(docs/{path.name})" in readme
+def test_the_flags_of_shards_are_as_told() -> None:
+    table = SHARDING.partition("| `--nodepool-label-key` |")[2].partition("\n\n")[0]
+    given = re.findall(
+        r"^\| (?:`(.+?)`|\((.+?)\)) \| (?:`(.+?)`|\((.+?)\)) \| (.+?) \|$", table, re.MULTILINE
+    )
+    assert len(given) == 4
+    served = {}
+    for key, _, value, without, text in given:
+        flags = [f"--nodepool-label-key={key}"] if key else []
+        flags += [f"--partition-label-value={value}"] if value or without == "empty" else []
+        told = load(flags, {})
+        served[text.partition(":")[0]] = NodePool(told.nodepool_label_key, told.partition_label_value)
+    pool = NodePool("kai.scheduler/node-pool", "gpu-nodes")
+    assert served == {
+        "the whole cluster": WHOLE,
+        "what has the label with this value": pool,
+        "the same": pool,
+        "the default shard": NodePool("kai.scheduler/node-pool"),
+    }
+    assert f"`{lease_name_of('x')[:-1]}<pool>`" in SHARDING
+    for path in re.findall(r"-k (config/\S+)", SHARDING):
+        assert (ROOT / path / "kustomization.yaml").is_file()
 
 
 def test_every_annotation_that_the_webhook_judges_is_explained() -> None:
@@ -125,3 +148,31 @@ def test_what_is_said_of_the_webhook_and_the_agent_is_there() -> None:
     measures = (ROOT / "controller/admission/measures.py").read_text()
     for name in re.findall(r"`kai_binder_admission_(\w+)`", ADMISSION):
         assert name in measures
+
+
+def test_every_way_of_a_tenant_has_its_test_and_every_test_its_way() -> None:
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \| `(tests/[\w/.]+)::(\w+)` \|$", SECURITY, re.MULTILINE)
+    assert len(rows) == SECURITY.count("\n| ") - SECURITY.count("\n| Way |"), "a row without one test"
+    assert len(rows) == len(set(rows))
+    for path, name in rows:
+        assert name in sources_of(path), f"{path} has no test {name}"
+    files = sorted((ROOT / "tests/apiserver/hostile").glob("test_*.py"))
+    there = {
+        (str(file.relative_to(ROOT)), name)
+        for file in files
+        for name in sources_of(str(file.relative_to(ROOT)))
+    }
+    assert {way for way in there if way[1] != "test_the_binder_was_never_surprised"} <= set(rows)
+
+
+def test_the_limits_that_are_named_are_those_of_the_code() -> None:
+    named = {
+        "of one namespace at most 1,000": MOST_OF_A_NAMESPACE == 1000,
+        "no request may name more than 64": MOST_GROUPS == 64,
+        "larger than 8 MiB": MOST_OF_A_PAGE == 8 * 1024 * 1024,
+    }
+    for text, is_so in named.items():
+        assert text in " ".join(SECURITY.replace("Of one", "of one").split()), text
+        assert is_so, text
+    for path in re.findall(r"`(tests/[\w/.]+)`", SECURITY):
+        assert (ROOT / path).exists(), path

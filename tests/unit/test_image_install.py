@@ -3,6 +3,7 @@
 No container engine is needed for it: the directory stands for the file system of the build stage.
 """
 
+import json
 import os
 import re
 import shlex
@@ -39,10 +40,12 @@ def normal(requirement: str) -> str:
 
 def copy(arguments: str, source: Path, target: Path) -> None:
     *names, destination = arguments.split()
+    (target / destination).mkdir(parents=True, exist_ok=True)
     for name in names:
         if (source / name).is_dir():
             # What .dockerignore leaves out.
-            shutil.copytree(source / name, target / destination, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source / name, target / destination, ignore=ignored, dirs_exist_ok=True)
         else:
             shutil.copy(source / name, target / destination)
 
@@ -58,7 +61,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = root / "opt" / "kai-binder"
     for word, rest in STAGES[0]:
         if word == "COPY":
-            copy(rest, ROOT, src)
+            copy(rest.replace(VENV, str(venv)), ROOT, src)
         elif word == "RUN":
             command = shlex.split(rest.replace(VENV, str(venv)).replace(STDLIB, sysconfig.get_path("stdlib")))
             run([sys.executable, *command[1:]] if command[0] == "python" else command, src)
@@ -108,6 +111,17 @@ def test_exactly_the_locked_versions_are_there(installed: Path, tmp_path: Path) 
     extra = {entry for entry in found - locked - own if not entry.startswith("setuptools==")}
     assert own
     assert not extra
+
+
+def test_the_list_of_contents_has_what_is_installed(installed: Path, tmp_path: Path) -> None:
+    """Beside what the lock brings for other Pythons and systems than the image's."""
+    listing = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
+    found = {normal(entry) for entry in python(installed, tmp_path, "-c", listing).split()}
+    told = json.loads((installed / "share/doc/kai-binder/sbom.cdx.json").read_text())["components"]
+    listed = {f"{item['name']}=={item['version']}" for item in told if item["purl"].startswith("pkg:pypi/")}
+    assert listed <= found
+    elsewhere = {entry.partition("==")[0] for entry in found - listed}
+    assert elsewhere <= {"setuptools", *(("exceptiongroup",) if sys.version_info < (3, 12) else ())}
 
 
 def test_no_dependency_is_missing(installed: Path, tmp_path: Path) -> None:

@@ -237,3 +237,14 @@ def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.err.endswith("info    hello\n")
     assert captured.out == ""
+
+
+def test_json_has_printable_characters_only(sink: io.StringIO) -> None:
+    """C1 controls and marks of direction are obeyed by terminals, and JSON lets them pass."""
+    logs.configure("info", "json", sink)
+    text = "\x9b31m \x7f \u202e \u2028 \U000e0041 é"
+    logger.bind(name_=text).info(text)
+    line = sink.getvalue().rstrip("\n")
+    assert line.isprintable()
+    (record,) = records(sink)
+    assert (record["msg"], record["name_"]) == (text, text)

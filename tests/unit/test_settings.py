@@ -44,11 +44,14 @@ UPSTREAM = {
     "--zap-stacktrace-level": "",
     "--zap-time-encoding": "",
 }
+POOL = "kai.scheduler/node-pool"
 OWN = {
     "--log-level": "info",
     "--log-format": "text",
     "--resource-reservation-priority-class-name": "",
     "--leader-election-namespace": "",
+    "--nodepool-label-key": "",
+    "--partition-label-value": "",
     "--print-config": "false",
     "--version": "false",
     "--help": "false",
@@ -280,6 +283,39 @@ def test_good_addresses(value: str) -> None:
 )
 def test_good_values_and_combinations(argv: list[str]) -> None:
     load(argv, {})
+
+
+@pytest.mark.parametrize(
+    ("argv", "pool"),
+    [
+        ([], ("", "")),
+        (["--nodepool-label-key=kai.scheduler/node-pool", "--partition-label-value="], (POOL, "")),
+        (["--nodepool-label-key=kai.scheduler/node-pool", "--partition-label-value=A_1"], (POOL, "A_1")),
+        (["--nodepool-label-key", POOL, "--partition-label-value", "a.b"], (POOL, "a.b")),
+        (["--partition-label-value=a"], (POOL, "a")),
+        (["--nodepool-label-key=pool", "--partition-label-value=a"], ("pool", "a")),
+        (["--nodepool-label-key="], ("", "")),
+    ],
+)
+def test_the_node_pool_as_kais_scheduler_is_told(argv: list[str], pool: tuple[str, str]) -> None:
+    """Unlike the scheduler's, the default is the whole cluster: KAI runs one binder for all its shards."""
+    told = load(argv, {})
+    assert (told.nodepool_label_key, told.partition_label_value) == pool
+    environ = {"BINDER_NODEPOOL_LABEL_KEY": pool[0], "BINDER_PARTITION_LABEL_VALUE": pool[1]}
+    assert load([], environ) == told
+
+
+@pytest.mark.parametrize("key", ["a b", "/a", "a/", "a//b", "A/b", "a,b", "a=b", "!a", "-", "a" * 64])
+def test_the_name_of_a_label(key: str) -> None:
+    (problem,) = problems(["--nodepool-label-key", key] if key != "-" else ["--nodepool-label-key=-"])
+    assert "must be empty or the name of a label such as kai.scheduler/node-pool" in problem
+
+
+def test_a_value_of_no_label() -> None:
+    (problem,) = problems(["--nodepool-label-key=", "--partition-label-value=a"])
+    assert "must not be empty with --partition-label-value, which is a" in problem
+    (problem,) = problems(["--partition-label-value=a b"])
+    assert "must be empty or a label value: at most 63" in problem
 
 
 NAMESPACE = "a namespace: at most 63 of a-z, 0-9 and '-', a letter or digit first and last"

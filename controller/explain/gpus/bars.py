@@ -14,7 +14,8 @@ from math import ceil
 from controller.explain.gpus.model import Finding, Holding, NodeGPUs, Picture, SharedGPU, Sight, Slices, Use
 from controller.explain.gpus.shares import percent
 from controller.explain.gpus.troubles import named
-from controller.explain.terminal import Span, Style, Terminal, cells, visible
+from controller.explain.terminal import Span, Style, Terminal, cells
+from controller.runtime.texts import visible
 
 _WIDEST_BAR, _NARROWEST_BAR = 24, 10
 _MOST_EXCESS = 6

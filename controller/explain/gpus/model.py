@@ -128,13 +128,14 @@ class SharedGPU:
     @property
     def portion(self) -> Fraction:
         """What all known shares are together, of the card."""
-        return sum((use.size.portion or Fraction(0) for use in self.uses), Fraction(0))
+        known = [use.size.portion for use in self.uses if use.size.portion]
+        return sum(known[1:], known[0]) if known else Fraction(0)
 
     @property
     def is_over_committed(self) -> bool:
         """Whether the shares are more than the card, by more than rounding explains."""
-        excess = self.portion - 1
-        return excess > 0 and excess > sum((use.size.slack for use in self.uses), Fraction(0))
+        portion = self.portion
+        return portion > 1 and portion - 1 > sum((use.size.slack for use in self.uses), Fraction(0))
 
     @property
     def mib(self) -> int:

@@ -84,9 +84,10 @@ class Read:
 
 @dataclass(slots=True)
 class _OnNode:
-    """What is on one node."""
+    """What is on one node: who holds GPUs (by group as well), who shares them, who has whole ones."""
 
     reservations: list[Object] = field(default_factory=list)
+    holders: dict[str, list[Object]] = field(default_factory=lambda: defaultdict(list))
     users: dict[str, list[Object]] = field(default_factory=lambda: defaultdict(list))
     amounts: dict[str, list[Holding]] = field(default_factory=lambda: defaultdict(list))
 
@@ -133,6 +134,8 @@ def is_reservation(pod: Object, names: Names) -> bool:
 def _place(pod: Object, requests: Sequence[Object], place: _OnNode, names: Names) -> None:
     if is_reservation(pod, names):
         place.reservations.append(pod)
+        for group in groups_of_pod(pod):
+            place.holders[group].append(pod)
         return
     for group in groups_used(pod, requests, names.scheduler):
         place.users[group].append(pod)
@@ -260,8 +263,8 @@ class _NodeView:
 
 def _rivals(pod: Object, place: _OnNode) -> list[Object]:
     """The other reservations of the same group."""
-    groups = groups_of_pod(pod)
-    return [other for other in place.reservations if other is not pod and groups & groups_of_pod(other)]
+    others = [other for group in groups_of_pod(pod) for other in place.holders[group] if other is not pod]
+    return list({other["metadata"]["uid"]: other for other in others}.values())
 
 
 def _is_mig(resource: str) -> bool:

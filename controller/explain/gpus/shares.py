@@ -6,7 +6,7 @@ without it the pod's own annotations are all there is. What cannot be told is un
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
@@ -28,6 +28,7 @@ LIMIT_CONDITION = "GPUMemoryLimit"
 """The condition of the plugin that sets limits."""
 
 _ROUNDING = Fraction(1, 200)
+_LEAST_SHOWN = Fraction(1, 1000)
 """Of two decimals."""
 _CONDITION_MIB = re.compile(r"([0-9]{1,18}) MiB, ")
 _LIMIT = re.compile(r"([0-9]{1,18})([gGmMkK]?)")
@@ -83,7 +84,7 @@ class Limit:
 
 def percent(portion: Fraction) -> str:
     """A portion for people: it reads as 100% only if it is 1, and as 0% only if it is 0."""
-    if 0 < portion < Fraction(1, 1000):
+    if 0 < portion < _LEAST_SHOWN:
         return "<0.1%"
     thousandths = portion * 1000
     shown = ceil(thousandths) if portion > 1 else int(thousandths)
@@ -140,7 +141,8 @@ def _of_mib(mib: int, card: Card) -> Size:
 
 def _of_fraction(portion: Decimal, card: Card | None) -> Size:
     """As a person wrote it, who may have cut off a third."""
-    return replace(_of_grant(portion, card), slack=Fraction(1, card.mib) if card is not None else _ROUNDING)
+    slack = Fraction(1, card.mib) if card is not None else _ROUNDING
+    return Size(Fraction(portion), portion_mib(portion, card) if card is not None else None, slack)
 
 
 def _of_grant(portion: Decimal, card: Card | None) -> Size:

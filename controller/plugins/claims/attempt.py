@@ -5,7 +5,8 @@ Invariants: the pod is judged before each first write, by what its cache knows w
 stands in the way is returned as a Failed that names the claim, the node, the devices and the rival.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -64,6 +65,8 @@ class ClaimBinding:
 
     def __init__(self, tools: Tools, context: BindContext) -> None:
         self.step = "beginning"
+        self.time = anyio.CancelScope()
+        """Ends the attempt when its time is over."""
         self._tools = tools
         self._api = tools.api
         self._context = context
@@ -220,16 +223,27 @@ class ClaimBinding:
         if failure is not None:
             return failure
         if FINALIZER not in finalizers:
-            claim = await self._api.patch(claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
+            with self._to_its_end():
+                claim = await self._api.patch(claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
         if reserved:
             return claim
         status: Object = {"reservedFor": with_pod(reserved_for(claim), self._pod)}
         if allocation_of(claim) is None:
             status["allocation"] = _dated(allocation)
         try:
-            return await self._api.patch(claim, {"status": status}, subresource="status")
+            with self._to_its_end():
+                return await self._api.patch(claim, {"status": status}, subresource="status")
         except errors.InvalidError as error:
             return write_failure(error, claim, allocation, self._node_name)
+
+    @contextmanager
+    def _to_its_end(self) -> Iterator[None]:
+        """A write that is sent is waited for though the time is over: it could land after the rollback."""
+        deadline_s, self.time.deadline = self.time.deadline, float("inf")
+        try:
+            yield
+        finally:
+            self.time.deadline = deadline_s
 
     def _is_reserved(self, claim: Object) -> bool:
         return is_reserved(claim, self._pod["metadata"]["uid"])
@@ -271,7 +285,9 @@ class ClaimBinding:
         self.step = "naming the claim for extended resources in the pod's status"
 
         async def work() -> Failed | None:
-            return await self._look_at_pod() or await self._tools.extended.tell(self._pod, status)
+            failure = await self._look_at_pod()
+            with self._to_its_end():
+                return failure or await self._tools.extended.tell(self._pod, status)
 
         return await retrying(work)
 

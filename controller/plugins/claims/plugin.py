@@ -88,7 +88,8 @@ class DynamicResources(Plugin):
     ) -> T | Failed:
         """Does `work` of an attempt, for as long as the arguments allow."""
         name, node = context.request.full_pod_name, context.request.node_name
-        with anyio.move_on_after(self._timeout_s):
+        binding.time.deadline = anyio.current_time() + self._timeout_s
+        with binding.time:
             try:
                 return await work()
             except NotServedError as error:

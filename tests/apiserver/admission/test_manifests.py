@@ -1,13 +1,10 @@
-"""The manifests of the webhook on a real API server: accepted as they stand, in all overlays."""
+"""What overlays make of the webhook's manifests. That all are accepted: tests/apiserver/overlays."""
 
-import pytest
 import yaml
 from controlplane import ControlPlane
 
 from tests.cluster import ROOT
 
-OVERLAYS = ("with-memory-limit", "operator-with-admission")
-"""The first is made of with-admission."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -23,15 +20,6 @@ def container(item: dict[str, object]) -> dict[str, object]:
     (only,) = spec["template"]["spec"]["containers"]
     assert isinstance(only, dict)
     return only
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_an_overlay_is_accepted_as_it_stands(control_plane: ControlPlane, overlay: str) -> None:
-    path = str(ROOT / "config/overlays" / overlay)
-    said = control_plane.kubectl("apply", "--validate=strict", "--dry-run=server", "-k", path, check=False)
-    wrong = [line for line in said.splitlines() if not line.endswith("(server dry run)")]
-    assert [line for line in wrong if "last-applied-configuration" not in line] == []
-    assert "deployment.apps/kai-binder-admission created" in said
 
 
 def test_one_config_map_turns_the_limit_on_for_both(control_plane: ControlPlane) -> None:

@@ -10,6 +10,7 @@ from controlplane import ControlPlane
 from controller.runtime.client import Object
 from tests.binder import Binder
 from tests.certificates import Mount
+from tests.cluster import MERGE
 from tests.polling import wait_until
 from tests.webhook import MUTATE, VALIDATE, Keys, Users, Webhook, Webhooks, installed, user_pod
 
@@ -228,6 +229,16 @@ def test_what_was_given_in_namespaces_that_are_left_alone(users: Users, seen: Se
     body["metadata"]["namespace"] = namespace
     said = users.plane.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(body), check=False)
     assert "admission webhook" not in said
+    assert seen() == {}
+
+
+def test_who_may_write_statuses_is_not_asked(users: Users, seen: Seen) -> None:
+    """A limit: the server takes annotations by that way, too, which kubelets go by every ten seconds."""
+    users.pod("a")
+    devices = "nvidia.com/container.main.gpus.devices"
+    body = {"metadata": {"annotations": {devices: "GPU-of-others"}}}
+    users.plane.request("PATCH", f"{users.pods}/a/status", body, MERGE)
+    assert users.annotations("a")[devices] == "GPU-of-others"
     assert seen() == {}
 
 

@@ -1,13 +1,16 @@
 """A control plane for the tests that kill it, change its CRD, or count and read every request to it."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane
 
-from tests.binder import Binders
+from tests.binder import Binder, Binders
 from tests.cluster import Cluster, prepared_plane
+
+FLAGS = ("--leader-elect", "--leader-election-namespace=kai-scheduler")
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +37,22 @@ def own_binders(own_plane: ControlPlane, tmp_path: Path) -> Iterator[Binders]:
         made.close()
     finally:
         made.kill()
+
+
+@pytest.fixture
+def start(own_plane: ControlPlane, own_binders: Binders, tmp_path: Path) -> "Start":
+    return Start(own_plane, own_binders, tmp_path)
+
+
+class Start:
+    """Starts binders with a token each, by which the audit log tells them apart."""
+
+    def __init__(self, plane: ControlPlane, binders: Binders, directory: Path) -> None:
+        self._plane = plane
+        self._binders = binders
+        self._directory = directory
+
+    def __call__(self, name: str) -> Binder:
+        written = self._plane.service_account_kubeconfig("kai-scheduler", "binder")
+        kubeconfig = shutil.copy(written, self._directory / f"{name}.kubeconfig")
+        return self._binders.start(*FLAGS, kubeconfig=Path(kubeconfig))

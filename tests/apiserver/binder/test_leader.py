@@ -1,44 +1,23 @@
 """Two binders with --leader-elect: one works, and no other beside it."""
 
-import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane
 
 from controller.runtime.client import Object
+from tests.apiserver.binder.conftest import FLAGS, Start
 from tests.audit import answered, credential_of
 from tests.binder import Binder, Binders
 from tests.cluster import MERGE, Cluster
 from tests.polling import wait_until
 from tests.proxy import Hang, Proxy, Rule
 
-FLAGS = ("--leader-elect", "--leader-election-namespace=kai-scheduler")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kai-scheduler/leases/2ad35f9c.kai.scheduler"
 LEADS = "This process leads now"
 NOW = "2026-01-01T00:00:00.000000Z"
 READS = ("get", "list", "watch")
-
-
-@pytest.fixture
-def start(own_plane: ControlPlane, own_binders: Binders, tmp_path: Path) -> "Start":
-    return Start(own_plane, own_binders, tmp_path)
-
-
-class Start:
-    """Starts binders with a token each, by which the audit log tells them apart."""
-
-    def __init__(self, plane: ControlPlane, binders: Binders, directory: Path) -> None:
-        self._plane = plane
-        self._binders = binders
-        self._directory = directory
-
-    def __call__(self, name: str) -> Binder:
-        written = self._plane.service_account_kubeconfig("kai-scheduler", "binder")
-        kubeconfig = shutil.copy(written, self._directory / f"{name}.kubeconfig")
-        return self._binders.start(*FLAGS, kubeconfig=Path(kubeconfig))
 
 
 def leads(binder: Binder) -> bool:
@@ -132,6 +111,49 @@ def test_a_pod_that_the_leader_before_has_bound_is_not_worked_on(
         text = "did not run: the pod was on its node already"
         assert cluster.conditions("a")["DynamicResources"]["message"] == text
         assert proxy.count("GET", "/resourceclaims") == 0
+        assert binder.stop() == 0
+    finally:
+        control_plane.request("DELETE", LEASE)
+
+
+@pytest.mark.parametrize("ended", ["for good", "deleted", "made anew"])
+def test_a_request_that_the_leader_before_has_ended_is_not_worked_on(
+    cluster: Cluster, proxy: Proxy, binders: Binders, control_plane: ControlPlane, ended: str
+) -> None:
+    """Found by the model of attempts: the pod was bound, though for the scheduler its request had failed."""
+    lease: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
+        "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
+    }
+    control_plane.request("POST", LEASE.rpartition("/")[0], lease)
+    try:
+        node = cluster.node()
+        made = cluster.pod("a")
+        cluster.ask("a", node, owner=made, backoffLimit=3)
+        kubeconfig = proxy.kubeconfig(control_plane.token("kai-scheduler", "binder"))
+        binder = binders.start(*FLAGS, kubeconfig=kubeconfig)
+        wait_until(lambda: any(call.path.endswith("/bindrequests") for call in proxy.open_watches))
+        with proxy.rule(Rule(Hang(), method="WATCH", path="/bindrequests$")):
+            path = f"{cluster.requests}/a"
+            if ended == "for good":
+                status = {"phase": "Failed", "failedAttempts": 3, "observedGeneration": 1, "reason": "no"}
+                control_plane.request("PATCH", f"{path}/status", {"status": status}, MERGE)
+            else:
+                control_plane.request("DELETE", path)
+            if ended == "made anew":
+                cluster.ask("a", "no-such-node", owner=made)
+            asked = proxy.count("GET", "bindrequests/a$")
+            control_plane.request("PATCH", LEASE, {"spec": {"holderIdentity": ""}}, MERGE)
+            wait_until(lambda: leads(binder), within_s=30)
+            wait_until(lambda: proxy.count("GET", "bindrequests/a$") > asked)
+            time.sleep(1)
+            cluster.assert_unbound("a")
+            assert proxy.count("POST", "pods/a/binding$") == 0
+            if ended == "for good":
+                assert cluster.status("a")["failedAttempts"] == 3
+            assert binder.log.count("A bind failed") == 0
         assert binder.stop() == 0
     finally:
         control_plane.request("DELETE", LEASE)

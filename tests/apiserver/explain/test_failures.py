@@ -34,7 +34,7 @@ LIMITED: PodOptions = {"in_map": IN_MAP}
 CARD_OF_16 = {CARD: "15360"}
 
 
-def test_a_portion_that_is_none(team: Team) -> None:
+def test_a_portion_that_is_none(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     node, group = team.node(labels=CARD_OF_16), team.group()
     team.cluster.share("train", node, group, pod=LIMITED, portion="half")
     team.cluster.wait_for("train", "Failed")
@@ -46,10 +46,8 @@ def test_a_portion_that_is_none(team: Team) -> None:
         ("Pod/train", "Warning", "BindingError"),
         ("BindRequest/train", "Warning", "InvalidPortion"),
     }
-    assert told.command("kubectl edit bindrequest") == [
-        "edit", "bindrequest", "train", "-n", team.cluster.namespace
-    ]  # fmt: skip
-    team.cluster.patch_request("train", {"spec": {"receivedGPU": {"portion": "0.50"}}})
+    monkeypatch.setenv("KUBE_EDITOR", "sed -i \"s/portion: half/portion: '0.50'/\"")
+    team.do(told, "kubectl edit bindrequest")
     team.wait_until_bound()
 
 
@@ -84,7 +82,7 @@ def test_a_claim_that_is_missing(team: Team) -> None:
     team.names[node] = "gpu-1"
     volumes.pod_and_request("train", node, "data", backoffLimit=9)
     team.cluster.wait_for("train", "Failed")
-    answer = team.answer("train")
+    answer = team.check("claim").json
     assert [item["reason"] for item in answer["advice"]] == ["ClaimNotFound"]
     assert answer["claims"] == [
         {"kind": "PersistentVolumeClaim", "name": "data", "state": "does not exist", "isReady": False}
@@ -106,7 +104,7 @@ def test_a_volume_that_nobody_makes(team: Team) -> None:
         volumes.wait_until_shown("train")
         told = team.check("volume")
         assert told.json["attempts"]["text"].startswith("0 failed of 1 allowed; one is under way")
-        assert "describe pvc data" in " ".join(told.command("kubectl describe pvc"))
+        team.do(told, "kubectl describe pvc data")
         provisioner.silent = False
         team.wait_until_bound()
 
@@ -193,15 +191,14 @@ def test_a_gpu_that_is_shared_in_another_way(team: Team) -> None:
     team.wait_until_bound()
 
 
-def test_a_pod_that_is_held_back_by_a_gate(team: Team) -> None:
+def test_a_pod_that_is_held_back_by_a_gate(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     node = team.node()
     pod = team.cluster.pod("train", schedulingGates=[{"name": "example.com/quota"}])
     team.cluster.ask("train", node, owner=pod, backoffLimit=9)
     team.cluster.wait_for("train", "Failed")
-    answer = team.answer("train")
-    assert [item["reason"] for item in answer["advice"]] == ["PodGated"]
-    assert "scheduling gates: example.com/quota" in answer["pod"]["lines"]
-    gone = [{"op": "remove", "path": "/spec/schedulingGates"}]
-    path = f"{team.cluster.pods}/train"
-    team.cluster.plane.request("PATCH", path, gone, "application/json-patch+json")
-    team.wait_until_bound()
+    told = team.check("gate")
+    assert [item["reason"] for item in told.json["advice"]] == ["PodGated"]
+    assert "scheduling gates: example.com/quota" in told.json["pod"]["lines"]
+    monkeypatch.setenv("KUBE_EDITOR", "sed -i /schedulingGates:/,+1d")
+    team.do(told, "kubectl edit pod train")
+    team.wait_until_bound(within_s=30)

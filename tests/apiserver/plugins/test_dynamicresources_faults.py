@@ -1,16 +1,17 @@
 """Device claims with a server that fails, is slow, or lacks rights: each test has a binder of its own."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from controller.runtime.client import Object
 from tests.binder import Binders
-from tests.claims import Claims, allocation, brings, uses
+from tests.claims import Claims, allocation, brings, user, uses
 from tests.cluster import Cluster
 from tests.features import STATUS_RIGHTS, needs
-from tests.proxy import Answer, Hang, Proxy, Rule
+from tests.proxy import Answer, Delay, Hang, Proxy, Rule
 
 KIND = "DynamicResources"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterrole"
@@ -114,6 +115,27 @@ def test_bind_timeout(cluster: Cluster, claims: Claims, binders: Binders, proxy:
             f"within 1 s; it ended while reserving claim {cluster.namespace}/two"
         )
     claims.assert_free("one")
+    claims.assert_free("two")
+
+
+def test_a_write_that_is_under_way_when_the_time_is_over(
+    cluster: Cluster, claims: Claims, binders: Binders, proxy: Proxy, token: str
+) -> None:
+    """It is waited for: else it would land after the rollback had found nothing to take back."""
+    plugins = {"dynamicresources": {"arguments": {"bindTimeoutSeconds": "1"}}}
+    binders.start(f"--plugins={json.dumps(plugins)}", kubeconfig=proxy.kubeconfig(token))
+    node, other = cluster.node(), cluster.pod("other")
+    claims.make("one")
+    claims.make("two")
+    claims.give("one", allocation(node), [user(other)])
+    before = claims.users("one")
+    with proxy.rule(Rule(Delay(3.0), method="PATCH", path="resourceclaims/one/status", times=1)) as rule:
+        cluster.pod("a", resourceClaims=uses(x="one", y="two"))
+        cluster.ask("a", node, resourceClaimAllocations=brings("y", allocation(node, "gpu-2")))
+        assert "BindTimeout" in cluster.wait_for("a", "Failed", within_s=20)["reason"]
+        assert rule.count >= 1
+        time.sleep(3.5)
+    assert claims.users("one") == before
     claims.assert_free("two")
 
 

@@ -170,6 +170,44 @@ async def test_403_of_a_server_that_starts_is_no_answer(
         await client.get(CONFIG_MAPS, "a", namespace)
 
 
+NO_ROLE = 'configmaps is forbidden: User "system:serviceaccount:a:b" cannot get resource "configmaps"'
+NOT_READY = 'configmaps "a" is forbidden: not yet ready to handle request'
+
+
+@pytest.mark.parametrize("text", [NO_ROLE, NOT_READY], ids=["no role", "not ready"])
+@pytest.mark.parametrize("method", ["GET", "POST", "WATCH"])
+async def test_403_just_before_the_server_was_ready_is_asked_again(
+    client: Client, proxy: Proxy, config_maps: ConfigMaps, method: str, text: str
+) -> None:
+    """It was taken for a real one if the server knew its roles a moment later, when it was asked."""
+    where = config_maps.namespace
+    lines: list[bytes] = []
+    forbidden = Answer(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": text})
+    with proxy.rule(Rule(forbidden, method=method, path="/configmaps", times=1)) as asked:
+        if method == "WATCH":
+            config_maps.create("a")
+            selectors = {**config_maps.selectors, "resourceVersion": "0", "timeoutSeconds": "1"}
+            await client.watch(CONFIG_MAPS, selectors, lines.append, idle_s=10)
+            assert lines
+        elif method == "POST":
+            await client.create(CONFIG_MAPS, config_maps.body("a"), where)
+            assert config_maps.get("a")["metadata"]["name"] == "a"
+        else:
+            await client.list_page(CONFIG_MAPS, config_maps.selectors)
+    assert asked.count == 2
+
+
+@pytest.mark.parametrize("text", ["exceeded quota: q", 'violates PodSecurity "restricted:latest"', ""])
+async def test_403_that_no_starting_server_gives_is_told_at_once(
+    client: Client, proxy: Proxy, config_maps: ConfigMaps, text: str
+) -> None:
+    """Such a write would be looked at by all webhooks again."""
+    forbidden = Answer(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": text})
+    with proxy.rule(Rule(forbidden, method="POST")) as asked, pytest.raises(errors.ForbiddenError):
+        await client.create(CONFIG_MAPS, config_maps.body("a"), config_maps.namespace)
+    assert asked.count == 1
+
+
 async def test_a_quota_that_is_being_changed_means_again(
     client: Client, proxy: Proxy, config_maps: ConfigMaps
 ) -> None:

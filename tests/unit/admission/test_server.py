@@ -237,6 +237,18 @@ async def test_a_fault_of_ours_is_an_answer_and_in_the_log(served: Served) -> No
     assert "KeyError: 'a fault'" in "".join(lines)
 
 
+async def test_a_flood_of_what_is_no_review_is_logged_seldom(served: Served, logs: list[str]) -> None:
+    """Anybody in the cluster can send it."""
+    issued = made()
+    await served.serving(issued)
+    async with caller(issued) as session:
+        for _ in range(40):
+            async with session.post(served.url(), data=b"bad") as response:
+                assert response.status == 400
+    assert sum("A request is no review" in line for line in logs) == 10
+    assert served.count("bad") == 40
+
+
 async def test_fifty_at_a_time_beside_one_that_is_slow(served: Served) -> None:
     issued = made()
     await served.serving(issued)

@@ -1,5 +1,6 @@
 """Requests of the agent to servers that misbehave in the ways that no real API server can be made to."""
 
+import re
 import socket
 import ssl
 import threading
@@ -32,6 +33,15 @@ class Server:
 Serve = Callable[..., Server]
 
 
+def read_request(connection: socket.socket) -> str:
+    """A whole request: a connection that is closed with a body unread is reset, and its answer lost."""
+    text = connection.recv(65536).decode()
+    length = re.search(r"^Content-Length: (\d+)\r$", text, re.MULTILINE)
+    while length is not None and len(text.partition("\r\n\r\n")[2]) < int(length[1]):
+        text += connection.recv(65536).decode()
+    return text
+
+
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     return write_keys(tmp_path_factory.mktemp("pki"))
@@ -55,7 +65,7 @@ def serve(keys: Keys) -> Iterator[Serve]:
             plain.settimeout(10)
             try:
                 with context.wrap_socket(plain, server_side=True) as connection:
-                    server.asked.append(connection.recv(65536).decode())
+                    server.asked.append(read_request(connection))
                     if server.answer is None:
                         over.wait(10)
                     elif not server.trickle_s:

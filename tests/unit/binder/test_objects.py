@@ -12,12 +12,20 @@ import orjson
 import pytest
 
 from controller.binder.objects import is_cut, is_read, trim_node, trim_pod, trim_request
+from controller.binder.patches import json_patch
 from controller.kai import fractions, names
 from controller.kai.names import NUMA_PLACEMENT
 from controller.kai.outcome import Failed
 from controller.kai.pods import judge_pod
-from controller.kai.request import BindRequest, BindStatus
-from controller.kai.sharing import exact_fraction
+from controller.kai.request import (
+    BindRequest,
+    BindStatus,
+    InvalidRequestError,
+    backoff_limit_of,
+    is_over,
+    owner_uid_of,
+)
+from controller.kai.sharing import exact_fraction, groups_of_request
 from controller.plugins.base import BindContext, Plugin
 from controller.plugins.registry import BUILT_IN
 from controller.runtime.client import Object
@@ -309,6 +317,18 @@ def test_a_request_keeps_everything_but_its_bookkeeping() -> None:
     assert trim_request(copy.deepcopy(request)) == request
 
 
+def test_of_a_request_that_has_succeeded_the_conditions_go() -> None:
+    """They are most of its bytes. What is written to it is tested against them, so that it is read before."""
+    conditions = [{"type": "Bound", "status": "True", "reason": "Reconciled", "message": "x" * 1000}]
+    metadata = {"name": "a", "namespace": "team", "uid": "r1", "generation": 1}
+    for phase, kept in (("Succeeded", []), ("Failed", conditions), ("", conditions)):
+        status = {"phase": phase, "conditions": copy.deepcopy(conditions), "failedAttempts": 1}
+        trimmed = trim_request({"metadata": dict(metadata), "spec": {}, "status": status})
+        assert trimmed["status"] == {"phase": phase, "conditions": kept, "failedAttempts": 1}
+        tests = [step for step in json_patch(trimmed, {"conditions": []}) if step["op"] == "test"]
+        assert {"op": "test", "path": "/status/conditions", "value": kept} in tests
+
+
 def test_of_the_environment_only_what_decides_which_gpus_are_seen_has_its_value() -> None:
     """F-32: and no more of it than tells it from the few words that matter."""
     pod = full_pod()
@@ -327,3 +347,81 @@ def test_of_the_environment_only_what_decides_which_gpus_are_seen_has_its_value(
     assert main["env"][2:] == [{"name": "PASSWORD"}, env[3]]
     assert sidecar == {"name": "sidecar", "env": [], "envFrom": [], "restartPolicy": "Always"}
     assert "restartPolicy" not in main
+
+
+# Requests are anybody's who may make them: each may have 1.5 MB.
+
+
+def large_request(**spec: object) -> Object:
+    owners = [{"apiVersion": "v1", "kind": "Pod", "name": f"p-{n}", "uid": f"u-{n}"} for n in range(2000)]
+    return {
+        "metadata": {
+            "name": "r",
+            "namespace": "team",
+            "uid": "1",
+            "resourceVersion": "7",
+            "generation": 3,
+            "labels": {f"l-{n}": "x" * 60 for n in range(1000)},
+            "ownerReferences": owners,
+        },
+        "spec": {"podName": "p-1234", "selectedNode": "n", "receivedResourceType": "Fraction", **spec},
+        "status": {"phase": "Failed", "failedAttempts": 1, "conditions": [{"type": "Bound"}]},
+    }
+
+
+def test_a_large_request_is_cut_to_what_others_judge_it_by() -> None:
+    request = large_request(selectedGPUGroups=["g", "x" * 100_000], backoffLimit=3, predictedNUMAZones=[{}])
+    cut_one = trim_request(copy.deepcopy(request))
+    assert is_cut(cut_one)
+    assert len(orjson.dumps(cut_one)) < 1024
+    assert owner_uid_of(cut_one) == owner_uid_of(request) == "u-1234"
+    assert groups_of_request(cut_one) == {"g"}
+    assert BindStatus.of(cut_one) == BindStatus.of(request)
+    assert is_over(cut_one) == is_over(request)
+    assert backoff_limit_of(cut_one) == 3
+    assert cut_one["metadata"]["generation"] == 3
+    assert trim_request(cut_one) is cut_one
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"podName": "x" * 1_400_000},
+        {"podName": None},
+        {"podName": ["p"] * 100_000},
+        {"selectedGPUGroups": ["g"] * 100_000},
+        {"selectedGPUGroups": [str(n) for n in range(150_000)]},
+        {"selectedGPUGroups": [[1]] * 10},
+        {"selectedFractionalGpuGroups": [{"id": str(n)} for n in range(90_000)]},
+        {"selectedFractionalGpuGroups": [{"id": "g", "more": "x" * 1_000_000}, {}, 7]},
+        {"receivedResourceType": "x" * 1_400_000},
+        {"resourceClaimAllocations": [{"name": "x" * 1_400_000}]},
+    ],
+    ids=range(10),
+)
+def test_no_request_takes_more_than_its_budget(spec: Object) -> None:
+    kept = trim_request(large_request(**spec))
+    assert is_cut(kept)
+    assert len(orjson.dumps(kept)) < 4096
+    assert len(groups_of_request(kept)) <= 64
+
+
+def test_a_request_that_is_nested_too_deeply_is_cut() -> None:
+    deep: object = []
+    for _ in range(400):
+        deep = [deep]
+    request = large_request(resourceClaimAllocations=[{"name": "c", "allocation": deep}])
+    request["metadata"]["ownerReferences"], request["metadata"]["labels"] = [], {}
+    assert is_cut(trim_request(copy.deepcopy(request)))
+    with pytest.raises(
+        InvalidRequestError, match=r"^spec\.resourceClaimAllocations is nested deeper than 100"
+    ):
+        BindRequest.parse(request)
+
+
+def test_a_usual_request_is_kept_whole() -> None:
+    groups = [f"00000000-0000-0000-0000-{n:012}" for n in range(16)]
+    request = large_request(selectedGPUGroups=groups)
+    request["metadata"]["ownerReferences"] = request["metadata"]["ownerReferences"][:1]
+    request["metadata"]["labels"] = {}
+    assert trim_request(copy.deepcopy(request)) == request

@@ -95,6 +95,20 @@ def test_an_attempt_whose_time_has_come() -> None:
     assert "so it should be under way" in attempts.text
 
 
+def test_a_failure_that_is_final_counts_as_all_attempts() -> None:
+    """The binder sets failedAttempts to the limit then: so many attempts there were not."""
+    attempts = answer(request({**FAILED, "failedAttempts": 8}, backoffLimit=8), pod()).attempts
+    assert attempts is not None
+    assert attempts.is_over
+    assert attempts.text == (
+        "no further attempt comes for this request: InvalidPortion is final, however many are allowed"
+    )
+    other = failed(condition("Bound", "False", "PodNotFound"), attempts=8)
+    used_up = answer(request(other, backoffLimit=8), pod()).attempts
+    assert used_up is not None
+    assert used_up.text.startswith("8 failed of 8 allowed; no further attempt")
+
+
 def test_a_spec_that_was_changed_since() -> None:
     item = request(FAILED)
     item["metadata"]["generation"] = 2

@@ -1,11 +1,15 @@
 """Every reason has a remedy, and docs/conditions.md is the same table."""
 
+import ast
 import re
+from collections import defaultdict
+from pathlib import Path
 
 import conditionsgen
 import pytest
 
-from controller.explain.remedies import REMEDIES, SECTIONS, SITUATIONS, WORDS, advice_for
+import controller
+from controller.explain.remedies import REMEDIES, SECTIONS, SITUATIONS, WORDS, Final, advice_for, is_final
 from controller.kai.reasons import Reason
 
 WELL = {Reason.RECONCILED, Reason.NOT_APPLICABLE, Reason.ALREADY_BOUND}
@@ -26,6 +30,36 @@ def test_a_remedy_says_what_to_do(reason: str) -> None:
     assert bool(remedy.steps) == (reason not in WELL)
     for step in remedy.steps:
         assert set(re.findall(r"<([\w-]+)>", step)) <= WORDS
+
+
+def retried() -> dict[str, set[bool]]:
+    """Whether the failures with a reason are tried again, wherever the binder makes one."""
+    found: dict[str, set[bool]] = defaultdict(set)
+    for path in Path(controller.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Failed" and node.args:
+                final = any(
+                    word.arg == "retry" and not getattr(word.value, "value", True) for word in node.keywords
+                )
+                for part in ast.walk(node.args[0]):
+                    if isinstance(part, ast.Attribute) and getattr(part.value, "id", "") == "Reason":
+                        found[Reason[part.attr]].add(not final)
+    return found
+
+
+def test_what_is_said_to_be_final_is_so_in_the_code() -> None:
+    found = retried()
+    assert len(found) > 40
+    expected = {
+        reason: Final.NEVER if retry == {True} else Final.ALWAYS if retry == {False} else Final.AT_TIMES
+        for reason, retry in found.items()
+    }
+    assert {reason: REMEDIES[reason].final for reason in found} == expected
+    others = {reason for reason in REMEDIES if REMEDIES[reason].final is not Final.NEVER} - set(found)
+    assert others == set(), "no failure of theirs is in the code"
+    assert is_final(Reason.INVALID_PORTION)
+    assert not is_final(Reason.POD_NOT_FOUND)
+    assert not is_final("DriverTooOld")
 
 
 def test_words_are_filled_in_where_they_are_known() -> None:

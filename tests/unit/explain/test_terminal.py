@@ -6,7 +6,8 @@ import pty
 
 import pytest
 
-from controller.explain.terminal import Style, Terminal, cells, shortened, visible, wrapped
+from controller.explain.terminal import Style, Terminal, cells, shortened, wrapped
+from controller.runtime.texts import visible
 
 NASTY = (
     *("\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\x7f", "\r", "\x00"),

@@ -239,3 +239,26 @@ def test_a_container_whose_name_does_not_fit_the_annotation_of_the_nri() -> None
     assert isinstance(failure, Failed), failure
     assert (failure.reason, failure.retry) == ("InvalidGPUConfig", False)
     assert "more than the 53 characters" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"), [("1020Mi", True), ("1021Mi", False), ("1e12", False), ("1000M", True)]
+)
+def test_a_pod_that_says_more_than_it_was_granted_is_refused(asked: str, fits: bool) -> None:
+    """Its author may have written that after the scheduler had looked; 0.01 of the card is for rounding."""
+    given = context(label="2000", portion="0.50", **{f"{KEY}gpu-memory.request": asked})
+    if fits:
+        assert f"{KEY}gpu-memory.request" not in written(given)
+        return
+    failure = refusal(given)
+    assert failure.reason == "MemoryExceedsGrant"
+    assert failure.retry
+    assert (
+        f"says '{asked}', more than the request grants: portion 0.50 is at most 1020 MiB" in failure.message
+    )
+
+
+def test_what_a_pod_says_is_believed_where_the_card_is_not_known() -> None:
+    """N-44: a node without the label takes pods that bring the annotation."""
+    given = context(label=None, **{f"{KEY}gpu-memory.request": "80Gi"})
+    assert f"{KEY}gpu-memory.request" not in written(given)

@@ -23,7 +23,7 @@ def told(**plugins: str) -> Shape | None:
     """The same by way of metrics."""
     metrics = Metrics()
     show(metrics.registry, plan(load([], variables(plugins))))
-    return read(metrics.render().decode())
+    return read(metrics.render()[0].decode())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_shapes_a_pod() -> None:
 
 
 def test_another_binder_tells_nothing() -> None:
-    assert read(Metrics().render().decode()) is None
+    assert read(Metrics().render()[0].decode()) is None
     assert read("") is None
     assert read("<html>") is None
 

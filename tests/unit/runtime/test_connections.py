@@ -145,3 +145,30 @@ async def test_a_head_has_its_size() -> None:
                 await stream.send(HEAD + lines + b"\r\n")
                 assert b" 400 " in await stream.receive()
         assert site.begun == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"GET / HTTP/9.9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\x1b[31m: b\r\n\r\n",
+    ],
+    ids=range(5),
+)
+async def test_a_flood_of_what_is_no_http_is_one_record_without_a_trace(
+    sent: bytes, logs: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Site().serving(Limits()) as site:
+        for _ in range(30):
+            async with await site.call() as stream:
+                await stream.send(sent)
+                with anyio.fail_after(5):
+                    assert await is_closed(stream)
+        assert await site.works()
+        assert site.begun == 1
+    assert [record.getMessage() for record in caplog.records] == []
+    assert len(logs) <= 1, "the first is said, unless it is a client that speaks TLS"
+    assert all("A request is no HTTP" in line and "unsaid" in line for line in logs)

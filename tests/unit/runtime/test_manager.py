@@ -47,6 +47,7 @@ class Leases(Server):
         *,
         name: str = "",
         subresource: str = "",
+        is_brief: bool = False,
     ) -> Object:
         self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
         return self._lease
@@ -129,8 +130,10 @@ async def test_a_lease_that_is_not_renewed_while_it_leads() -> None:
     """F-51: it read healthy."""
     async with running(Process()) as process:
         assert process.lease.held()
+        assert process.manager.works()
         process.asleep_s = 60  # as a suspended machine: time went on, and nobody renewed it
         assert process.manager.alive() == "this process leads, but its lease has not been renewed in time"
+        assert not process.manager.works(), "another may"
         process.asleep_s = 0
 
 

@@ -2,13 +2,17 @@
 
 import pytest
 from prometheus_client import REGISTRY
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.runtime.metrics import Metrics
+from controller.runtime.calls import Call, Resource
+from controller.runtime.metrics import Metrics, wants_openmetrics
+
+PODS = Resource("v1", "pods")
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    families = text_string_to_metric_families(metrics.render().decode())
+    families = text_string_to_metric_families(metrics.render()[0].decode())
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
@@ -85,9 +89,9 @@ def test_work_under_way_is_computed_when_it_is_read() -> None:
 
 def test_requests_and_leadership() -> None:
     metrics = Metrics()
-    metrics.request("GET", "200", "10.0.0.1:443")
-    metrics.request("GET", "200", "10.0.0.1:443")
-    metrics.request("POST", "409", "10.0.0.1:443")
+    metrics.request(Call("GET", PODS), "200", "10.0.0.1:443")
+    metrics.request(Call("GET", PODS), "200", "10.0.0.1:443")
+    metrics.request(Call("POST", PODS), "409", "10.0.0.1:443")
     metrics.leader("2ad35f9c", True)
     requests = "rest_client_requests_total"
     assert value(metrics, requests, method="GET", code="200", host="10.0.0.1:443") == 2
@@ -99,7 +103,7 @@ def test_requests_and_leadership() -> None:
 
 def test_names_are_those_of_controller_runtime_and_no_others() -> None:
     metrics = Metrics()
-    text = metrics.render().decode()
+    text = metrics.render()[0].decode()
     families = {family.name for family in text_string_to_metric_families(text)}
     # The parser takes the _total off the names of counters.
     assert {name for name in families if not name.startswith("process_")} == {
@@ -129,5 +133,47 @@ def test_no_created_series_and_no_global_registry() -> None:
     for metrics in (first, second):
         metrics.controller("pod", 1).reconciled("success", 1)
         metrics.queue("pod").added()
-        assert b"_created" not in metrics.render()
+        assert b"_created" not in metrics.render()[0]
+        assert b"_created" not in metrics.render("application/openmetrics-text")[0]
     assert {family.name for family in REGISTRY.collect()} == before
+
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("text/html, */*;q=0.1", False),
+        (PROMETHEUS, True),
+        ("application/openmetrics-text", True),
+        ("Application/OpenMetrics-Text; version=1.0.0; charset=utf-8", True),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", True),
+        ("application/openmetrics-text;version=1.0.0;q=0.3,text/plain;version=0.0.4;q=0.5", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;version=0.0.1", False),
+        ("application/openmetrics-text;version=2.0.0", False),
+        ("application/openmetrics-text;version=x;q=much", False),
+        ("application/openmetrics-text;q=nan", False),
+        (";,;;=,q=1;", False),
+    ],
+)
+def test_openmetrics_is_for_those_who_want_it(accept: str, wanted: bool) -> None:
+    assert wants_openmetrics(accept) is wanted
+    metrics = Metrics()
+    metrics.queue("pod").added()
+    body, kind = metrics.render(accept)
+    assert kind.startswith(
+        "application/openmetrics-text; version=1.0.0" if wanted else "text/plain; version=0.0.4"
+    )
+    assert body.endswith(b"# EOF\n") is wanted
+    families = (openmetrics if wanted else text_string_to_metric_families)(body.decode())
+    values = {sample.name: sample.value for family in families for sample in family.samples}
+    assert values["workqueue_adds_total"] == 1

@@ -5,6 +5,7 @@ from collections import Counter
 import anyio
 import pytest
 
+from controller.runtime.lanes import Lanes
 from controller.runtime.workqueue import Backoff, WorkQueue
 
 pytestmark = pytest.mark.anyio
@@ -379,3 +380,133 @@ async def test_ages_of_the_work_under_way() -> None:
     await anyio.sleep(1)
     together_s, longest_s = queue.work_s()
     assert (round(together_s, 6), round(longest_s, 6)) == (7, 6)
+
+
+# Lanes.
+
+
+def laned(most: int = 100) -> WorkQueue[tuple[str, int]]:
+    return WorkQueue(Backoff(), lanes=Lanes(lambda key: key[0], most))
+
+
+async def test_lanes_take_turns() -> None:
+    queue = laned()
+    for number in range(1000):
+        queue.add(("flood", number))
+    queue.add(("a", 1))
+    queue.add(("b", 1))
+    queue.add(("a", 2))
+    assert len(queue) == 1003
+    taken = [queue.take() for _ in range(6)]
+    assert taken == [("flood", 0), ("a", 1), ("b", 1), ("flood", 1), ("a", 2), ("flood", 2)]
+    assert len(queue) == 997
+
+
+async def test_no_lane_has_more_than_its_share_with_workers() -> None:
+    queue = laned(most=2)
+    for number in range(4):
+        queue.add(("flood", number))
+    assert [queue.take(), queue.take(), queue.take()] == [("flood", 0), ("flood", 1), None]
+    assert len(queue) == 2
+    assert queue.ready_since_s() is None, "nothing could be taken"
+    queue.add(("a", 1))
+    assert await queue.get() == ("a", 1)
+    queue.add(("flood", 1))  # while it is with a worker
+    queue.done(("flood", 1))
+    assert await queue.get() == ("flood", 2)
+    assert queue.take() is None
+    queue.done(("flood", 0))
+    queue.done(("flood", 2))
+    assert [await queue.get(), await queue.get()] == [("flood", 3), ("flood", 1)]
+    assert len(queue) == 0
+
+
+async def test_whoever_waits_for_a_full_lane_is_woken() -> None:
+    queue = laned(most=1)
+    queue.add(("a", 1))
+    queue.add(("a", 2))
+    assert queue.take() == ("a", 1)
+    async with anyio.create_task_group() as tasks:
+
+        async def finish() -> None:
+            await anyio.sleep(3)
+            queue.done(("a", 1))
+
+        tasks.start_soon(finish)
+        assert await next_of(queue) == (("a", 2), 3)
+
+
+async def next_of(queue: WorkQueue[tuple[str, int]]) -> tuple[tuple[str, int] | None, float]:
+    started_s = anyio.current_time()
+    return await queue.get(), round(anyio.current_time() - started_s, 6)
+
+
+async def test_lanes_leave_nothing_behind() -> None:
+    queue = laned(most=1)
+    for number in range(1000):
+        queue.add((f"lane-{number}", 1))
+        queue.add((f"lane-{number}", 2))
+    while (key := queue.take()) is not None:
+        queue.done(key)
+    assert (len(queue), queue.working) == (0, 0)
+    for line in (queue._ready, queue._late):
+        assert not line._turns
+        assert not line._full
+    assert not queue._lanes.working
+
+
+# What was delayed.
+
+
+async def test_what_was_delayed_goes_after_what_is_new() -> None:
+    queue = make()
+    queue.add_after("late", 1)
+    await anyio.sleep(1.5)
+    queue.add("new")
+    assert await drained(queue) == ["new", "late"]
+
+
+async def test_what_was_delayed_goes_in_the_end() -> None:
+    """A second later it is its turn after four others, for as long as others come."""
+    queue = make()
+    for name in ("late-1", "late-2"):
+        queue.add_after(name, 1)
+    await anyio.sleep(1)
+    for number in range(20):
+        queue.add(f"new-{number}")
+    assert (await queue.get(), await queue.get()) == ("new-0", "new-1")
+    await anyio.sleep(1)
+    keys = [await queue.get() for _ in range(10)]
+    assert [keys.index("late-1"), keys.index("late-2")] == [2, 7]
+    assert len(queue) == 10
+
+
+async def test_what_was_delayed_waits_for_room_but_not_for_long() -> None:
+    queue = make()
+    queue.add_after("late", 1)
+    await anyio.sleep(1)
+    assert queue.take(has_room=False) is None
+    with anyio.move_on_after(0.5) as scope:
+        await queue.ready(lambda: False)
+    assert scope.cancelled_caught
+    started_s = anyio.current_time()
+    assert await queue.ready(lambda: False)
+    assert anyio.current_time() - started_s == pytest.approx(0.5)
+    assert queue.take(has_room=False) == "late"
+
+
+async def test_room_that_comes_up_is_used_at_once() -> None:
+    queue, room = make(), [False]
+    queue.add_after("late", 1)
+    await anyio.sleep(1)
+    started_s = anyio.current_time()
+    async with anyio.create_task_group() as tasks:
+
+        async def wait() -> None:
+            assert await queue.ready(lambda: room[0])
+
+        tasks.start_soon(wait)
+        await anyio.sleep(0.1)
+        room[0] = True
+        queue.look_again()
+    assert anyio.current_time() - started_s == pytest.approx(0.1)
