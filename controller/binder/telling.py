@@ -34,6 +34,9 @@ _POD_TRIES = 5
 _POD_TRIES_500 = 3
 """So often while it fails (500): that may be etcd's end, or a webhook that is down for longer."""
 
+_AT_ONCE = 2
+"""So many refusals of a status for what it is are answered without a delay."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -179,30 +182,36 @@ class Teller:
 
     async def _write_status(self, item: Object, status: Object, order: tuple[str, ...], slot: Slot) -> bool:
         """Writes until it is stored; False if the request is gone. `order` as in `Ending`."""
-        item, tries, refusals = self.latest(item), 0, 0
+        whole, item, tries = status, self.latest(item), 0
         while True:
             try:
                 await self._patch_status(item, status)
             except errors.NotFoundError:
                 return False
             except errors.ApiError as error:
-                tries += 1
-                present = item if error.transient else await self._read_again(item)
-                if present is None:
-                    return False
-                item = present
-                if isinstance(error, errors.InvalidError):
-                    refusals += 1
-                    status = refreshed(status, order, item) if refusals == 1 else bare(status)
-                    if refusals <= 2:
-                        continue  # the status was not as we knew it, or the schema does not take it
-                delay_s = self._backoff.delay_s(tries)
-                log = logger.bind(error=error.message, retry_in_s=delay_s)
-                log.warning("The status could not be written and will be tried again")
-                async with slot.released():
-                    await anyio.sleep(delay_s)
+                refusal, tries = error, tries + 1
             else:
                 return True
+            if not refusal.transient:
+                try:
+                    present = await self._read_again(item)
+                except errors.ApiError as error:
+                    refusal = error  # so it is not known what was wrong
+                else:
+                    if present is None:
+                        return False
+                    if isinstance(refusal, errors.InvalidError):
+                        # The status was not as we knew it, or the schema does not take ours.
+                        is_news = present.get("status") != item.get("status")
+                        status = refreshed(whole, order, present) if is_news else bare(whole)
+                    item = present
+                    if isinstance(refusal, errors.InvalidError) and tries <= _AT_ONCE:
+                        continue
+            delay_s = self._backoff.delay_s(tries)
+            log = logger.bind(error=refusal.message, retry_in_s=delay_s)
+            log.warning("The status could not be written and will be tried again")
+            async with slot.released():
+                await anyio.sleep(delay_s)
 
     async def _patch_status(self, item: Object, status: Object) -> None:
         metadata, patch = item["metadata"], json_patch(item, status)
@@ -217,14 +226,16 @@ class Teller:
         self._requests.observe(stored)
 
     async def _read_again(self, item: Object) -> Object | None:
-        """The request as it is now; None if it was deleted, perhaps made anew: the scheduler does that."""
+        """The request as it is now; None if it was deleted, perhaps made anew: the scheduler does that.
+
+        Raises:
+            errors.ApiError: It could not be read.
+        """
         metadata = item["metadata"]
         try:
             present = await self._client.get(BIND_REQUESTS, metadata["name"], metadata["namespace"])
         except errors.NotFoundError:
             return None
-        except errors.ApiError:
-            return item
         return present if present["metadata"]["uid"] == metadata["uid"] else None
 
     def _send(self, regarding: Mapping[str, str], event: Event) -> None:

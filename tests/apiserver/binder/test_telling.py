@@ -101,6 +101,26 @@ def test_all_pods_are_told_though_the_binder_is_killed_again_and_again(
     assert untold == []
 
 
+def test_a_status_is_whole_although_a_read_failed_after_a_refusal(
+    cluster: Cluster, proxy: Proxy, binder: Binder
+) -> None:
+    """What had changed it meanwhile was not known then, so it was taken for one that the schema refuses."""
+    binder.start()
+    with (
+        proxy.rule(Rule(Answer(500), method="GET", path=f"^{cluster.requests}/a$", times=1)) as unread,
+        proxy.rule(Rule(Hang(), method="PATCH", path=f"^{cluster.requests}/a/status$")) as held,
+    ):
+        cluster.pod_and_request("a", cluster.node())
+        wait_until(lambda: held.count)
+        theirs = {"type": "example.com/theirs", "status": "True", "reason": "Mine", "message": ""}
+        cluster.patch_status("a", {"conditions": [{**theirs, "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+        proxy.remove(held)
+        cluster.wait_for("a", "Succeeded")
+    assert unread.count > 1, "it was read again"
+    found = cluster.conditions("a")
+    assert (found["Bound"]["status"], found["example.com/theirs"]["status"]) == ("True", "True")
+
+
 # F-54: something even while nothing ends.
 
 
