@@ -1,6 +1,6 @@
 """Makes the repository's virtual environment and moves the calling script into it.
 
-Called first by ``hack/demo`` and ``hack/test``, with whatever Python the machine has, so it uses the standard
+Called first by every script here in Python, with whatever Python the machine has, so it uses the standard
 library only and avoids syntax that an old Python cannot read: it must still get to say what is missing.
 Invariant: an environment that carries the right stamp is complete.
 """

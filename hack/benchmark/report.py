@@ -95,7 +95,7 @@ def document(found: Mapping[str, Found], kubernetes: str) -> dict[str, Any]:
     return {
         "machine": {
             "cpus": os.cpu_count(),
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
         },
         "kubernetes": kubernetes,

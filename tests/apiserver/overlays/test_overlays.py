@@ -18,14 +18,16 @@ from tests.polling import wait_until
 Object = dict[str, Any]
 
 CONFIG = ROOT / "config"
-INSTALLED = sorted([CONFIG / "default", *(path.parent for path in CONFIG.glob("overlays/*/*.yaml"))])
+INSTALLED = sorted(
+    [CONFIG / "default", *(path.parent for path in CONFIG.glob("overlays/*/kustomization.yaml"))]
+)
 """What people apply: new overlays are found by their folder."""
 KUSTOMIZATIONS = sorted(
     path.parent
     for path in CONFIG.rglob("kustomization.yaml")
     if yaml.safe_load(path.read_text())["kind"] == "Kustomization"
 )
-BESIDE_OTHERS = {"kai-agent", "operator", "operator-with-admission"}
+BESIDE_OTHERS = {"kai-agent", "operator", "operator-with-admission", "shard"}
 """They add to a cluster that has KAI's namespaces already."""
 STRICT = ("apply", "--validate=strict")
 AGAIN = ("apply", "--server-side", "--force-conflicts")

@@ -4,6 +4,7 @@ Virtual time: an hour takes seconds. That descriptors are given back is for the 
 """
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -28,10 +29,12 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def remember_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def remember_little(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logger.disable("controller")
     monkeypatch.setattr("controller.runtime.reporting._REMEMBERED", REMEMBERED)
     monkeypatch.setattr("controller.reservation.usage._REMEMBERED", REMEMBERED)
+    yield
+    logger.enable("controller")
 
 
 def objects() -> int:
