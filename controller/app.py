@@ -245,7 +245,7 @@ def _watch_groups(
     releasing.watch(caches.pods, ledger.noting(reconciler.groups_of_changed_pod))
     releasing.watch(caches.reservations, ledger.noting(groups_of_changed_reservation))
     if not caches.pool.is_whole:
-        releasing.watch(caches.nodes, reconciler.groups_of_changed_node)
+        releasing.watch(caches.nodes, ledger.noting(reconciler.groups_of_changed_node))
 
 
 def _caches(

@@ -26,7 +26,7 @@ from controller.kai.names import (
     POD_BOUND,
     RECEIVED_RESOURCE_TYPE,
 )
-from controller.kai.reasons import Phase
+from controller.kai.reasons import LIMIT_CONDITION, Phase
 from controller.kai.request import MOST_GROUPS
 from controller.kai.sharing import is_group, is_group_label
 from controller.runtime.client import Object
@@ -142,8 +142,8 @@ def trim_request(request: Object) -> Object:
     Of one that is too large only that is kept by which others judge it: for which pod, node and groups it is,
     and how it stands.
     One that has succeeded stays for as long as its pod, and its conditions, most of its bytes, are for
-    people, who read them live. Should anything be written to it all the same, the patch does not fit at
-    first, and it is read again.
+    people, who read them live; only whether memory is limited is counted. Should anything be written to it
+    all the same, the patch does not fit at first, and it is read again.
     """
     if is_cut(request):
         return request
@@ -153,8 +153,17 @@ def trim_request(request: Object) -> Object:
         return _cut_request(request)
     status = request.get("status")
     if isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED:
-        status["conditions"] = []
+        status["conditions"] = _limit_of(status.get("conditions"))
     return request
+
+
+def _limit_of(conditions: object) -> list[Object]:
+    """The first condition that says whether memory is limited, without its message; they may be anything."""
+    for item in conditions if isinstance(conditions, list) else ():
+        if isinstance(item, dict) and item.get("type") == LIMIT_CONDITION:
+            told = {name: item.get(name) for name in ("type", "status", "reason")}
+            return [{name: text[:_CUT_VALUE] for name, text in told.items() if isinstance(text, str)}]
+    return []
 
 
 def _metadata(item: Object) -> Object:

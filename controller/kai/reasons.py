@@ -19,6 +19,10 @@ class ConditionType(StrEnum):
     BOUND = "Bound"
 
 
+LIMIT_CONDITION = "GPUMemoryLimit"
+"""The condition of the plugin that limits memory, which others read: metrics and `kai-binder gpus`."""
+
+
 class Reason(StrEnum):
     """Why a condition is as it is: one word for machines; the message says the rest."""
 

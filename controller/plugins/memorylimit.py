@@ -13,7 +13,7 @@ from controller.kai.limiter import CUDA_NEEDS_MIB, SWITCHES, way_to
 from controller.kai.memory import BYTES_FROM, MIB, Card, card_of, share_of, whole_number
 from controller.kai.names import GPU_FRACTION_LIMIT, GPU_MEMORY_LIMIT, MEMORY_LIMIT, SHARING_KEYS
 from controller.kai.pods import annotation
-from controller.kai.reasons import Reason
+from controller.kai.reasons import LIMIT_CONDITION, Reason
 from controller.kai.sharing import target_of
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared, Ready
 from controller.runtime.client import Client, Object
@@ -97,7 +97,7 @@ class GPUMemoryLimit(Plugin):
     """Caps the GPU memory that a container with a share can use."""
 
     name = "gpumemorylimit"
-    condition_type = "GPUMemoryLimit"
+    condition_type = LIMIT_CONDITION
     requires = ("gpusharing",)
     aliases = ("hamicore",)
     priority = 50

@@ -78,10 +78,13 @@ class GroupReconciler:
         return groups
 
     def groups_of_changed_node(self, change: Change) -> Iterable[str]:
-        """Groups to look at when a node is new, perhaps in the pool: who had it looks after them no more."""
-        if change.old is not None or change.new is None:
+        """Groups to look at when a node comes, perhaps from another pool, or goes, perhaps to one.
+
+        Who had it looks after them no more.
+        """
+        if change.old is not None and change.new is not None:
             return ()
-        found = self._caches.reservations.by_index(NODE_INDEX, change.new["metadata"]["name"])
+        found = self._caches.reservations.by_index(NODE_INDEX, change.object["metadata"]["name"])
         return frozenset().union(*map(groups_of_pod, found))
 
     async def reconcile(self, group: str, slot: Slot) -> Result:
@@ -115,8 +118,9 @@ class GroupReconciler:
         holding = [pod for pod in holding if self._shard.shows(pod)]
         nodes = {node_of(pod) for pod in holding}
         if self._members.is_needed(group, nodes):
-            await self._remove_rivals(group, holding)
-        elif holding:
+            is_held = await self._remove_rivals(group, holding)
+            return Result(_LOOK_AGAIN_S) if is_held else result
+        if holding:
             # Before it is looked who needs them: what is noted on them later is not overlooked.
             versions = await self._shard.versions_of(holding)
             if await self._members.is_needed_live(group, nodes):
@@ -192,20 +196,35 @@ class GroupReconciler:
         body: Object = {"metadata": {"uid": metadata["uid"], "labels": labels}}
         await self._client.patch(PODS, metadata["name"], body, metadata["namespace"])
 
-    async def _remove_rivals(self, group: str, reservations: Iterable[Object]) -> None:
-        """Of several reservations for one GPU keeps the one that its users go by (D-38)."""
+    async def _remove_rivals(self, group: str, reservations: Iterable[Object]) -> bool:
+        """Of several reservations for one GPU keeps the one that its users go by (D-38).
+
+        Returns:
+            Whether one stays for what no cache shows, and may not tell of.
+        """
         alive = list(filter(is_alive, reservations))
         if len(alive) < 2 or not any(isinstance(device_of(pod), str) for pod in alive):
-            return
+            return False
+        # Before it is looked who needs them, as in _keep_or_free.
+        versions = await self._shard.versions_of(alive)
         kept, rivals = await self._members.find_all(group)
         found = await self._members.read_again(kept) if kept is not None else None
         if found is None or not is_alive(found):
-            return  # the next change of the cache has it looked at again
-        for pod in rivals:
-            # On another node it holds another GPU, perhaps for others.
-            unused = node_of(pod) == node_of(found) or not self._members.is_needed(group, (node_of(pod),))
-            if unused and self._shard.shows(pod) and await self._shard.owns(pod):
-                await self._pods.remove(pod)
+            return False  # the next change of the cache has it looked at again
+        is_held = False
+        for pod in filter(self._shard.shows, rivals):
+            node = node_of(pod)
+            if node == node_of(found):
+                needed = await self._members.is_awaited_elsewhere(group, node)
+            elif self._members.is_needed(group, (node,)):
+                continue  # there it holds another GPU, perhaps for others
+            else:
+                needed = await self._members.is_needed_live(group, (node,))
+            if needed:
+                is_held = True
+            elif await self._shard.owns(pod):
+                await self._pods.remove(pod, version=versions.get(pod["metadata"]["uid"], ""))
+        return is_held
 
     async def _evict(self, group: str, users: Iterable[Object]) -> Result:
         """Deletes pods that run on a GPU which nothing holds for them: it may be given to others (B-78)."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controller.kai.pods import is_finished
-from controller.kai.reasons import Phase, Reason
+from controller.kai.reasons import LIMIT_CONDITION, Phase, Reason
 from controller.kai.request import BindStatus
 from controller.reservation.manifest import device_of
 from controller.reservation.members import GroupCaches, Members, node_of
@@ -20,15 +20,13 @@ from controller.runtime.client import Object
 STATES = USED, EXPECTED, UNANSWERED, UNNEEDED = "used", "expected", "unanswered", "unneeded"
 """Of a reservation: pods share its GPU; a request is for it; so, too, but no device is named; neither."""
 
-_LIMIT = "GPUMemoryLimit"
-"""Condition type of the plugin that limits memory. It is plugged in elsewhere: this is what it writes."""
 _MOST_CHANGED = 1000
 """So many groups may have changed before they are looked at, even if nobody reads the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Sums over GPU groups.
+    """Sums over GPU groups; with shards, over the reservations on the pool's nodes and the pool's pods.
 
     Attributes:
         used: Reservations whose GPU pods share.
@@ -107,7 +105,8 @@ class Ledger:
         holding = [pod for pod in self._members.reservations(group) if not is_finished(pod)]
         users = self._members.users(group)
         numbers = dict.fromkeys(STATES, 0)
-        for pod in holding:
+        # Those on other pools' nodes hold GPUs, too, but who goes by them is known, and counted, there.
+        for pod in filter(self._members.shard.shows, holding):
             numbers[self._state(group, pod, users)] += 1
         nodes = {node_of(pod) for pod in holding}
         told_by_no_change = group in self._usage.needed_live or self._usage.is_used(group)
@@ -135,6 +134,6 @@ class Ledger:
             if status.phase != Phase.SUCCEEDED:
                 continue
             for condition in status.conditions:
-                if condition.get("type") == _LIMIT:
+                if condition.get("type") == LIMIT_CONDITION:
                     return bool(condition.get("reason") == Reason.RECONCILED)
         return False

@@ -166,13 +166,29 @@ def test_the_plain_scrape_finds_what_the_deployments_name() -> None:
         assert port["regex"] in {item["name"] for item in container["ports"]}
         namespaces = job["kubernetes_sd_configs"][0]["namespaces"]["names"]
         assert deployment["metadata"]["namespace"] in namespaces
+    assert re.fullmatch(apps["regex"], labels_of_shard()["app"])
+    assert not re.fullmatch(apps["regex"], "binderless")
 
 
-def test_the_service_monitors_find_the_services() -> None:
-    for document in yaml.safe_load_all((ROOT / "config/prometheus/service_monitor.yaml").read_text()):
-        folder = {"binder": "manager", "kai-binder-admission": "admission"}[document["metadata"]["name"]]
+def labels_of_shard() -> dict[str, str]:
+    """What config/overlays/shard puts on everything, its Service and its pods as well."""
+    overlay = yaml.safe_load((ROOT / "config/overlays/shard/kustomization.yaml").read_text())
+    return {name: text for item in overlay["labels"] for name, text in item["pairs"].items()}
+
+
+def test_the_service_monitors_find_each_service_once() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "config/prometheus/service_monitor.yaml").read_text()))
+    by_name = {item["metadata"]["name"]: item["spec"]["selector"]["matchLabels"] for item in documents}
+    assert set(by_name) == {"binder", "binder-of-pool", "kai-binder-admission"}
+    binder = {"app": "binder"}  # all that the Service of KAI's operator has
+    shard = {**binder, **labels_of_shard()}
+    hook = {"app": "kai-binder-admission"}
+    for labels, name in ((binder, "binder"), (shard, "binder-of-pool"), (hook, "kai-binder-admission")):
+        assert [found for found, asked in by_name.items() if asked.items() <= labels.items()] == [name]
+    for document in documents:
+        folder = "admission" if "admission" in document["metadata"]["name"] else "manager"
         service = yaml.safe_load((ROOT / f"config/{folder}/service.yaml").read_text())
-        assert document["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert service["metadata"]["labels"] == {"admission": hook, "manager": binder}[folder]
         assert document["spec"]["namespaceSelector"]["matchNames"] == [service["metadata"]["namespace"]]
         (endpoint,) = document["spec"]["endpoints"]
         assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}

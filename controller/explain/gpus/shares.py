@@ -20,12 +20,10 @@ from controller.kai.names import GPU_MEMORY, VISIBLE_DEVICES
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation
 from controller.kai.quantity import quantity
+from controller.kai.reasons import LIMIT_CONDITION
 from controller.kai.request import BindRequest, BindStatus, InvalidRequestError
 from controller.kai.sharing import Target, asked_fraction, container_of, exact_fraction, portion_of, target_of
 from controller.runtime.client import Object
-
-LIMIT_CONDITION = "GPUMemoryLimit"
-"""The condition of the plugin that sets limits."""
 
 _ROUNDING = Fraction(1, 200)
 _LEAST_SHOWN = Fraction(1, 1000)

@@ -55,7 +55,23 @@ def test_no_leader(cluster: Cluster, binders: Binders) -> None:
     assert_fires("KaiBinderNoLeader", [well], [standing_by])
     assert_fires("KaiBinderNoLeader", [well], [None])
     assert_fires("KaiBinderNoLeader", [well], [])
+    assert_shard_without_leader(well, standing_by)
+    assert_shard_without_leader(well, None)
     assert binder.stop() == 0
+
+
+SHARD = {**TARGET, "job": "binder-gpu-nodes"}
+"""A binder of a pool, as the ServiceMonitor names its job, and so does the plain scrape."""
+
+
+def assert_shard_without_leader(well: str, ill: str | None) -> None:
+    """That another binds is no comfort for this one's pool."""
+    line, name = Timeline(), "KaiBinderNoLeader"
+    for minutes, text in ((20.0, well), (minutes_until(name), ill)):
+        line.goes_on(minutes, well, text, targets=[TARGET, SHARD])
+    shown = [item for item in line.result().alerts if item.name == name and item.state == "firing"]
+    assert {item.labels.get("job") for item in shown} == {"binder-gpu-nodes"}
+    assert shown[0].annotations["summary"] == "No binder of binder-gpu-nodes binds pods"
 
 
 def test_two_leaders(binders: Binders) -> None:
@@ -63,6 +79,9 @@ def test_two_leaders(binders: Binders) -> None:
     first, second = leading(binders.start()), leading(binders.start())
     standby = second.replace("kai_binder_leading 1.0", "kai_binder_leading 0.0")
     assert_fires("KaiBinderTwoLeaders", [first, standby], [first, second])
+    line = Timeline()
+    line.goes_on(minutes_until("KaiBinderTwoLeaders"), first, second, targets=[TARGET, SHARD])
+    assert line.result().firing() == set(), "one for each shard"
 
 
 def test_failing_binds(cluster: Cluster, binders: Binders) -> None:

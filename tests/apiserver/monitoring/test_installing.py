@@ -45,6 +45,7 @@ def test_the_folder_for_the_operator_is_applied(operator: ControlPlane) -> None:
     assert sorted(text.split()[::2]) == [
         "prometheusrule.monitoring.coreos.com/kai-binder",
         "servicemonitor.monitoring.coreos.com/binder",
+        "servicemonitor.monitoring.coreos.com/binder-of-pool",
         "servicemonitor.monitoring.coreos.com/kai-binder-admission",
     ]
     path = f"/apis/{GROUP}/v1/namespaces/kai-scheduler/prometheusrules/kai-binder"

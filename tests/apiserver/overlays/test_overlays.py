@@ -1,6 +1,7 @@
 """Every overlay on a new, real API server: applied as people do it; applying it again changes nothing."""
 
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,15 +13,14 @@ from controlplane import ControlPlane
 from controlplane.process import ControlPlaneError
 
 from controller.settings import load
+from tests.apiserver.docs.pages import section
 from tests.cluster import ROOT, minor
 from tests.polling import wait_until
 
 Object = dict[str, Any]
 
 CONFIG = ROOT / "config"
-INSTALLED = sorted(
-    [CONFIG / "default", *(path.parent for path in CONFIG.glob("overlays/*/kustomization.yaml"))]
-)
+INSTALLED = sorted({CONFIG / "default", *(path.parent for path in CONFIG.glob("overlays/*/*.yaml"))})
 """What people apply: new overlays are found by their folder."""
 KUSTOMIZATIONS = sorted(
     path.parent
@@ -144,3 +144,21 @@ def test_a_standby_goes_with_webhook_and_memory_limit(plane: ControlPlane, tmp_p
     for item in budgets:
         labels = found[item["metadata"]["name"]]["template"]["metadata"]["labels"]
         assert item["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_to_a_standby_and_back(plane: ControlPlane) -> None:
+    """By the commands in the sentences of docs/install.md, between the applies that they tell of."""
+    deployment = "/apis/apps/v1/namespaces/kai-scheduler/deployments/binder"
+    budgets = "/apis/policy/v1/namespaces/kai-scheduler/poddisruptionbudgets"
+    scale, delete = re.findall(r"`kubectl ([^`]+)`", section("docs/install.md", "With a standby"))
+    shape = {"config/default": (1, "Recreate"), "config/overlays/ha": (2, "RollingUpdate")}
+    steps = ("config/default", scale, "config/overlays/ha", "config/default")
+    for step in steps:
+        told = ("apply", "-k", str(ROOT / step)) if step in shape else step.split()
+        plane.kubectl(*told)
+        spec = plane.request("GET", deployment)["spec"]
+        assert (spec["replicas"], spec["strategy"]["type"]) == shape.get(step, (0, "Recreate"))
+    (left,) = plane.request("GET", budgets)["items"]
+    assert left["spec"]["minAvailable"] == 1, "it refuses the eviction of the only one"
+    plane.kubectl(*delete.split())
+    assert plane.request("GET", budgets)["items"] == []

@@ -329,6 +329,34 @@ def test_of_a_request_that_has_succeeded_the_conditions_go() -> None:
         assert {"op": "test", "path": "/status/conditions", "value": kept} in tests
 
 
+LIMITED = {"type": "GPUMemoryLimit", "status": "True", "reason": "Reconciled"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "kept"),
+    [
+        ([{"type": "Bound"}, {**LIMITED, "message": "m", "lastTransitionTime": "t"}], [LIMITED]),
+        ([LIMITED, {**LIMITED, "reason": "Other"}], [LIMITED]),
+        ([{**LIMITED, "reason": "x" * 2000}], [{**LIMITED, "reason": "x" * 1024}]),
+        ([{"type": "GPUMemoryLimit", "status": True, "reason": None}], [{"type": "GPUMemoryLimit"}]),
+        ([{"type": ["GPUMemoryLimit"]}, None, 7, "GPUMemoryLimit", {}], []),
+        ("GPUMemoryLimit", []),
+        ({"type": "GPUMemoryLimit"}, []),
+        (None, []),
+    ],
+    ids=range(8),
+)
+def test_of_a_request_that_has_succeeded_it_is_kept_whether_memory_is_limited(
+    conditions: object, kept: list[Object]
+) -> None:
+    """The metrics count it; conditions may be anything where a CRD says nothing of them."""
+    request: Object = {"metadata": {"name": "a", "namespace": "team"}, "spec": {}}
+    request["status"] = {"phase": "Succeeded", "conditions": conditions}
+    trimmed = trim_request(request)
+    assert trimmed["status"] == {"phase": "Succeeded", "conditions": kept}
+    assert trim_request(copy.deepcopy(trimmed)) == trimmed
+
+
 def test_of_the_environment_only_what_decides_which_gpus_are_seen_has_its_value() -> None:
     """F-32: and no more of it than tells it from the few words that matter."""
     pod = full_pod()

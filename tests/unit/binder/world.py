@@ -273,13 +273,15 @@ class World:
         server: The server.
         manager: Of the binder.
         caches: What the binder knows.
+        metrics: What it shows.
     """
 
     def __init__(self, server: Memory, *flags: str) -> None:
         settings = load(["--resource-reservation-pod-image=example.com/agent:v1", *flags], {})
         self.server = server
         plugins = app.prepare(settings, [])
-        self.manager: Manager = app._manager(settings, plugins, server, BinderMetrics(plugins))
+        self.metrics = BinderMetrics(plugins)
+        self.manager: Manager = app._manager(settings, plugins, server, self.metrics)
         caches = {cache.name: cache for cache in self.manager._options.caches}
         self.caches = Caches(
             requests=caches["bindrequests"],

@@ -1,0 +1,117 @@
+"""What a binder says of shared GPUs, and which it gives back; alone, and where others serve node pools."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from loguru import logger
+from trio.testing import MockClock
+
+from controller.kai.names import BIND_REQUESTS, CONFIG_MAPS, NODES
+from tests.scraping import Scraped
+from tests.unit.binder.world import Memory, World
+
+pytestmark = pytest.mark.anyio
+
+LABEL = "pool"
+STATES = "used", "expected", "unanswered", "unneeded"
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logger.disable("controller")
+    yield
+    logger.enable("controller")
+
+
+def of_pool(server: Memory, pool: str) -> World:
+    return World(server, f"--nodepool-label-key={LABEL}", f"--partition-label-value={pool}")
+
+
+def value(world: World, name: str, **labels: str) -> float:
+    return Scraped.read(world.metrics.render()[0].decode()).value(f"kai_binder_{name}", **labels)
+
+
+def states(world: World) -> dict[str, float]:
+    """The states that reservations are in."""
+    counted = {state: value(world, "reservations", state=state) for state in STATES}
+    return {state: number for state, number in counted.items() if number}
+
+
+def share(world: World, name: str, node: str, group: str, pool: str = "") -> None:
+    """A pod that has its share, and its request, in a pool."""
+    labels = {LABEL: pool} if pool else {}
+    pod = world.pod(name, node=node, group=group, labels=labels)
+    pod["metadata"]["labels"] |= labels
+    world.ask(pod, node, group=group, labels=labels)
+
+
+async def test_pods_whose_request_says_that_memory_is_limited_are_counted() -> None:
+    server = Memory()
+    world = World(server)
+    world.node("node")
+    world.reservation("gpu-reservation-g", "node", "g")
+    for name in ("limited", "not-limited"):
+        share(world, name, "node", "g")
+    request = server.found(BIND_REQUESTS, "limited", "default")
+    condition = {"type": "GPUMemoryLimit", "status": "True", "reason": "Reconciled", "message": "m"}
+    request["status"]["conditions"] = [condition]
+    async with world.running():
+        assert value(world, "gpu_shares") == 2
+        assert value(world, "gpu_memory_limits") == 1
+
+
+async def test_each_reservation_is_counted_by_the_binder_that_has_its_node() -> None:
+    server = Memory()
+    ours, theirs = of_pool(server, "a"), of_pool(server, "b")
+    ours.node("node", **{LABEL: "b"})
+    ours.reservation("gpu-reservation-g", "node", "g")
+    share(ours, "user", "node", "g", "b")
+    async with ours.running(), theirs.running():
+        assert (states(ours), states(theirs)) == ({}, {"used": 1})
+
+
+async def test_a_node_that_changes_its_pool_takes_its_reservations_along() -> None:
+    """Nothing else changes, so nothing else tells of it; a share's reservation may be in another pool."""
+    server = Memory()
+    world = of_pool(server, "a")
+    world.node("node", **{LABEL: "b"})
+    world.reservation("gpu-reservation-g", "node", "g")
+    share(world, "user", "node", "g", "a")
+    async with world.running():
+        for pool, counted in (("b", {}), ("a", {"used": 1}), ("b", {}), ("a", {"used": 1})):
+            world.label(NODES, "node", "", **{LABEL: pool})
+            await anyio.sleep(1)
+            assert states(world) == counted
+            assert value(world, "gpu_shares") == 1
+            assert value(world, "unreserved_gpu_shares") == 0
+
+
+@pytest.mark.parametrize("node", ["node-1", "node-2"])
+async def test_a_rival_reservation_stays_while_a_request_of_another_pool_may_go_by_it(node: str) -> None:
+    server = Memory()
+    world = of_pool(server, "a")
+    for name in ("node-1", "node-2"):
+        world.node(name, **{LABEL: "a"})
+    user = world.pod("user", node="node-1", group="g")
+    user["metadata"]["labels"][LABEL] = "a"
+    told = {"NVIDIA_VISIBLE_DEVICES": "GPU-gpu-reservation-g-1"}
+    metadata = {"name": "user-shared-gpu-0", "namespace": "default"}
+    server.put(CONFIG_MAPS, {"metadata": metadata, "data": told})
+    world.reservation("gpu-reservation-g-1", "node-1", "g")
+    world.reservation("gpu-reservation-g-2", node, "g")
+    waits = world.pod("waits", group="g", labels={LABEL: "b"})
+    world.ask(waits, node, group="g", labels={LABEL: "b"})
+    async with world.running():
+        await anyio.sleep(5)
+        kept = {pod["metadata"]["name"] for pod in world.caches.reservations}
+        assert kept == {"gpu-reservation-g-1", "gpu-reservation-g-2"}
+        world.end("waits")
+        await anyio.sleep(40)
+        assert [pod["metadata"]["name"] for pod in world.caches.reservations] == ["gpu-reservation-g-1"]
