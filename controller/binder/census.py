@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from controller.binder.backlog import Backlog
 from controller.binder.measures import PREFIX, Measures
+from controller.kai.reasons import ConditionType
 from controller.reservation.ledger import EXPECTED, UNANSWERED, UNNEEDED, USED, Ledger
 
 _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -89,7 +90,8 @@ class Census(Collector):
     def _waits(self, measures: Measures) -> Iterable[Metric]:
         counts, ages_s = dict.fromkeys(measures.steps, 0), dict.fromkeys(measures.steps, 0.0)
         now = self._clock()
-        for step, since_s in measures.waits.values():
+        for named, since_s in measures.waits.values():
+            step = named if named in counts else ConditionType.BOUND  # a plugin from outside may name any
             counts[step] += 1
             ages_s[step] = max(ages_s[step], now - since_s)
         yield self._family("waiting_requests", [((step,), count) for step, count in counts.items()])

@@ -27,7 +27,7 @@ from controller.kai.names import (
     RECEIVED_RESOURCE_TYPE,
 )
 from controller.kai.reasons import LIMIT_CONDITION, Phase
-from controller.kai.request import MOST_GROUPS
+from controller.kai.request import MOST_GROUPS, owners_of
 from controller.kai.sharing import is_group, is_group_label
 from controller.runtime.client import Object
 
@@ -204,9 +204,7 @@ def _cut_request(request: Object) -> Object:
     owners = metadata.get("ownerReferences") or []
     for name in ("labels", "finalizers"):
         metadata.pop(name, None)
-    metadata["ownerReferences"] = [
-        owner for owner in owners if owner.get("kind") == "Pod" and owner.get("name") == spec["podName"]
-    ][:1]
+    metadata["ownerReferences"] = owners_of(owners, spec["podName"])[:1]
     kept = {name: spec[name] for name in ("podName", "backoffLimit") if name in spec}
     for name in ("selectedNode", "receivedResourceType"):
         if isinstance(spec.get(name), str):

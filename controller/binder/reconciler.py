@@ -39,6 +39,9 @@ from controller.runtime.slots import Slot
 _SHOWN_AFTER = 2
 """So many interruptions in a row are shown in the status: one says little."""
 
+_BLIND_S = 5.0
+"""A request that the cache may not see now is looked for again after this time."""
+
 
 def keys_to_bind(change: Change) -> Iterable[Key]:
     """Keys for the queue: new, changed by the scheduler or a person, deleted.
@@ -76,6 +79,8 @@ class BindRequestReconciler:
         """
         await self._undo_kept(key, slot)
         item = await self._find_request(key)
+        if item is None and self._caches.requests.is_blind:
+            return Result(requeue_after_s=_BLIND_S)  # it may be there, and no change would tell of it later
         if item is None or is_over(item):
             self._interruptions.pop(key, None)
             return Result()
@@ -102,6 +107,7 @@ class BindRequestReconciler:
             pod: Object | None = None
             try:
                 pod, verdict = await self._find_pod(request)
+                await self._undo_former(key, pod, slot)
                 ending = await self._attempt(work, pod, verdict)
             except errors.ApiError as error:
                 ending = self._unattempted(work, error)
@@ -150,18 +156,30 @@ class BindRequestReconciler:
         if kept.in_vain(self._caches.pods.get(request.pod_name, request.namespace)) is None:
             return
         async with self._pods.hold((request.namespace, request.pod_name), slot.released):
-            present: Object | None = None
-            with suppress(errors.NotFoundError):
-                present = await self._client.get(PODS, request.pod_name, request.namespace)
-            failure = kept.in_vain(present)
-            if failure is None:
-                return  # it is there, though no cache shows it: the retry comes
-            if present is None or not kept.is_of(present) or not present["spec"].get("nodeName"):
-                node: Object = {"metadata": {"name": request.node_name}}
-                work = replace(kept.work, slot=slot)
-                ending = await self._pipeline.undo(request, kept.pod, node, work, failure)
-                if isinstance(ending, Interrupted):
-                    raise ending.error
+            await self._undo_in_vain(key, kept, slot)
+
+    async def _undo_former(self, key: Key, pod: Object | None, slot: Slot) -> None:
+        """The same for a former pod of the name, which a cache showed until now; its name is held.
+
+        What an attempt for this pod may leave could not be noted beside it.
+        """
+        kept = self._kept.get(key)
+        if kept is not None and pod is not None and not kept.is_of(pod):
+            await self._undo_in_vain(key, kept, slot)
+
+    async def _undo_in_vain(self, key: Key, kept: Kept, slot: Slot) -> None:
+        request, present = kept.work.request, None
+        with suppress(errors.NotFoundError):
+            present = await self._client.get(PODS, request.pod_name, request.namespace)
+        failure = kept.in_vain(present)
+        if failure is None:
+            return  # it is there, though no cache shows it: the retry comes
+        if present is None or not kept.is_of(present) or not present["spec"].get("nodeName"):
+            node: Object = {"metadata": {"name": request.node_name}}
+            work = replace(kept.work, slot=slot)
+            ending = await self._pipeline.undo(request, kept.pod, node, work, failure)
+            if isinstance(ending, Interrupted):
+                raise ending.error
         self._kept.pop(key, None)
 
     async def _find_pod(self, request: BindRequest) -> tuple[Object | None, Ready | Failed | None]:
@@ -252,7 +270,7 @@ class BindRequestReconciler:
         self._teller.interrupted(ending.error)
         self._interruptions[key] = self._interruptions.get(key, 0) + 1
         if pod is not None:
-            self._kept[key] = Kept(work, pod)  # how far it came is not known, so all may have to be undone
+            self._note(work, pod)  # how far it came is not known, so all may have to be undone
         if self._interruptions[key] >= _SHOWN_AFTER:
             error = ending.error
             what = f"the API server, which did not do its part: {error.request}: {error.message}"
@@ -269,6 +287,12 @@ class BindRequestReconciler:
         if pod is None:
             return
         if isinstance(verdict, Failed) and not work.is_final(verdict):
-            self._kept[key] = Kept(work, pod)
+            self._note(work, pod)
         elif key in self._kept and self._kept[key].is_of(pod):
             del self._kept[key]
+
+    def _note(self, work: Work, pod: Object) -> None:
+        """Unless it is still owed to a former pod: then nothing was begun for this one."""
+        key = key_of(work.item)
+        if key not in self._kept or self._kept[key].is_of(pod):
+            self._kept[key] = Kept(work, pod)

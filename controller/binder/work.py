@@ -69,9 +69,11 @@ class Work:
     order: tuple[str, ...]
 
     def obsolete(self) -> Failed | None:
-        """Why it is not to be bound any more, as far as the cache knows."""
+        """Why it is not to be bound any more, as far as the cache knows; a blind one knows nothing."""
         metadata = self.item["metadata"]
         held = self.caches.requests.get(metadata["name"], metadata["namespace"])
+        if held is None and self.caches.requests.is_blind:
+            return None
         return why_obsolete(self.item, held)
 
     async def is_handed_over(self, failure: Failed) -> bool:

@@ -3,7 +3,7 @@
 A request is parsed once, here; what cannot be understood is refused with the field and the value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -103,10 +103,14 @@ def owner_uid_of(item: Object) -> str | None:
     """
     spec, owners = item.get("spec"), item["metadata"].get("ownerReferences")
     name = spec.get("podName") if isinstance(spec, dict) else None
-    for owner in owners if isinstance(owners, list) else ():
-        if owner.get("kind") == "Pod" and owner.get("apiVersion") == "v1" and owner.get("name") == name:
-            return str(owner.get("uid"))
-    return None
+    found = owners_of(owners if isinstance(owners, list) else (), name)
+    return str(found[0].get("uid")) if found else None
+
+
+def owners_of(owners: Iterable[Object], pod_name: object) -> list[Object]:
+    """Those of a request's owners that say which pod of this name it was made for; the first one counts."""
+    this = {"kind": "Pod", "apiVersion": "v1", "name": pod_name}
+    return [owner for owner in owners if all(owner.get(name) == value for name, value in this.items())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepar
 from controller.plugins.configmaps import ConfigMaps, Content
 from controller.runtime.client import Client, Object
 
+_NOT_KNOWN = frozenset({Reason.MEMORY_UNKNOWN, Reason.INVALID_NODE_MEMORY})
+
 
 class Arguments(BaseModel):
     """Arguments of gpusharing.
@@ -91,7 +93,8 @@ class GPUSharing(Plugin):
             return impossible
         memory = memory_request(context, container) if strict else {}
         if isinstance(memory, Failed):
-            return Prepared(found=_Found(target, f"its memory is not known: {memory.message}"))
+            unknown = "its memory is not known: " if memory.reason in _NOT_KNOWN else ""
+            return Prepared(found=_Found(target, f"{unknown}{memory.message}"))
         return Prepared(annotations=memory, found=_Found(target))
 
     async def pre_bind(self, context: BindContext) -> Outcome:

@@ -73,11 +73,11 @@ class Shard:
         Of those that do not have the scheduler's label with their node, only those of other pools.
         """
         names = ",".join(sorted(name for name in node_names if is_label_value(name)))  # else no label's value
-        if self.pool.is_whole or not names:
+        if self.pool.is_whole:
             return []
-        unlabelled = f"!{SELECTED_NODE_LABEL},{self.pool.others_selector}"
+        labelled = [f"{SELECTED_NODE_LABEL} in ({names})"] if names else []
         found: list[Object] = []
-        for selector in (f"{SELECTED_NODE_LABEL} in ({names})", unlabelled):
+        for selector in (*labelled, f"!{SELECTED_NODE_LABEL},{self.pool.others_selector}"):
             page = await self._client.list_all(BIND_REQUESTS, {"labelSelector": selector})
             found += page.items
         return found

@@ -146,6 +146,15 @@ class Cache:
         """Whether there is nothing to wait for: the list is complete, or refused and not required."""
         return self.problem is None or (self._settled.is_set() and not self.required)
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether it holds nothing because the server refuses to list the kind: none is known to be gone."""
+        return self._hidden is not None
+
+    def last_known(self) -> list[Object]:
+        """The objects; those before the refusal while it is blind, of which no change may tell later."""
+        return list((self._store.objects if self._hidden is None else self._hidden).values())
+
     async def settled(self) -> None:
         """Waits for the first list, or for the server's refusal to give one (`problem` says which)."""
         await self._settled.wait()

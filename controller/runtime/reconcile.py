@@ -92,7 +92,7 @@ class Controller(Generic[K]):
         for cache, to_keys in self._sources:
             enqueue = partial(self._enqueue, cache, to_keys)
             cache.subscribe(enqueue)
-            for item in cache:
+            for item in cache.last_known():
                 enqueue(Change(None, item))
 
     def _enqueue(self, cache: Cache, to_keys: Callable[[Change], Iterable[K]], change: Change) -> None:

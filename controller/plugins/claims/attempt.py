@@ -5,13 +5,14 @@ Invariants: the pod is judged before each first write, by what its cache knows w
 stands in the way is returned as a Failed that names the claim, the node, the devices and the rival.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from controller.kai.names import PODS
 from controller.kai.outcome import Failed, Outcome, Ready
@@ -223,7 +224,7 @@ class ClaimBinding:
         if failure is not None:
             return failure
         if FINALIZER not in finalizers:
-            with self._to_its_end():
+            async with self._to_its_end():
                 claim = await self._api.patch(claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
         if reserved:
             return claim
@@ -231,14 +232,18 @@ class ClaimBinding:
         if allocation_of(claim) is None:
             status["allocation"] = _dated(allocation)
         try:
-            with self._to_its_end():
+            async with self._to_its_end():
                 return await self._api.patch(claim, {"status": status}, subresource="status")
         except errors.InvalidError as error:
             return write_failure(error, claim, allocation, self._node_name)
 
-    @contextmanager
-    def _to_its_end(self) -> Iterator[None]:
-        """A write that is sent is waited for though the time is over: it could land after the rollback."""
+    @asynccontextmanager
+    async def _to_its_end(self) -> AsyncIterator[None]:
+        """A write that is sent is waited for though the time is over: it could land after the rollback.
+
+        None is sent once it is over: it may have ended in the write before, and nothing was awaited since.
+        """
+        await checkpoint()
         deadline_s, self.time.deadline = self.time.deadline, float("inf")
         try:
             yield
@@ -264,7 +269,8 @@ class ClaimBinding:
         failure = await self._look_at_pod()
         if failure is not None:
             return failure
-        claim = await self._tools.extended.settle(self._pod, wanted, lambda: self._look_at_pod(live=True))
+        async with self._to_its_end():
+            claim = await self._tools.extended.settle(self._pod, wanted, lambda: self._look_at_pod(live=True))
         if isinstance(claim, Failed):
             return claim
         if claim is None or wanted is None:
@@ -286,7 +292,7 @@ class ClaimBinding:
 
         async def work() -> Failed | None:
             failure = await self._look_at_pod()
-            with self._to_its_end():
+            async with self._to_its_end():
                 return failure or await self._tools.extended.tell(self._pod, status)
 
         return await retrying(work)

@@ -2,9 +2,10 @@
 
 import signal
 import time
+from contextlib import suppress
 
 import pytest
-from controlplane import ControlPlane
+from controlplane import ControlPlane, RequestError
 
 from controller.runtime.client import Object
 from tests.apiserver.binder.conftest import FLAGS, Start
@@ -85,6 +86,13 @@ def test_kthena_1793_a_leader_that_was_stopped_past_its_lease_writes_nothing_mor
     assert second.log.count("Bound a pod") == 5
 
 
+def put(control_plane: ControlPlane, lease: Object) -> None:
+    """Makes the Lease, instead of one that other tests may have left."""
+    with suppress(RequestError):
+        control_plane.request("DELETE", LEASE)
+    control_plane.request("POST", LEASE.rpartition("/")[0], lease)
+
+
 def test_a_pod_that_the_leader_before_has_bound_is_not_worked_on(
     cluster: Cluster, proxy: Proxy, binders: Binders, control_plane: ControlPlane
 ) -> None:
@@ -95,7 +103,7 @@ def test_a_pod_that_the_leader_before_has_bound_is_not_worked_on(
         "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
         "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
     }
-    control_plane.request("POST", LEASE.rpartition("/")[0], lease)
+    put(control_plane, lease)
     try:
         made = cluster.pod("a", resourceClaims=[{"name": "card", "resourceClaimName": "no-such-claim"}])
         kubeconfig = proxy.kubeconfig(control_plane.token("kai-scheduler", "binder"))
@@ -127,7 +135,7 @@ def test_a_request_that_the_leader_before_has_ended_is_not_worked_on(
         "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
         "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
     }
-    control_plane.request("POST", LEASE.rpartition("/")[0], lease)
+    put(control_plane, lease)
     try:
         node = cluster.node()
         made = cluster.pod("a")

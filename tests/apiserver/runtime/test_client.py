@@ -90,7 +90,7 @@ async def test_two_clients_of_one_kubeconfig_do_not_share_a_session(
 
 async def test_each_answer_is_observed(connect: Connect, proxy: Proxy) -> None:
     seen: Counter[tuple[str, str]] = Counter()
-    client = await connect(observe=lambda method, code, host: seen.update([(method, code)]))
+    client = await connect(observe=lambda call, code, host: seen.update([(call.method, code)]))
     await client.get(NAMESPACES, "default")
     with pytest.raises(errors.NotFoundError):
         await client.get(NAMESPACES, "nowhere")

@@ -101,7 +101,7 @@ async def test_who_may_not_ask_for_the_version_still_gets_in(connect: Connect, p
 async def test_hello_goes_by_our_session_and_is_observed(connect: Connect, proxy: Proxy) -> None:
     """F-40"""
     seen: list[tuple[str, str]] = []
-    await connect(observe=lambda method, code, host: seen.append((method, code)))
+    await connect(observe=lambda call, code, host: seen.append((call.method, code)))
     assert seen == [("GET", "200")]
     assert [call.path for call in proxy.calls] == ["/version"]
 

@@ -58,7 +58,7 @@ async def test_an_event_is_what_kubectl_shows(
     events.say("50% {of} %s\nit")
     await events.recorder.flush(5)
     (event,) = events.written()
-    assert event["message"] == "50% {of} %s\nit"
+    assert event["message"] == "50% {of} %s it"
     assert (event["type"], event["reason"], event["count"]) == ("Warning", "Said", 1)
     assert event["source"] == {"component": "test"}
     assert event["involvedObject"]["uid"] == "u"

@@ -173,7 +173,7 @@ def test_more_groups_than_the_node_has_gpus(cluster: Sharing) -> None:
 
 def test_a_reservation_that_gets_no_gpu_stops_the_rest(cluster: Sharing, binder: Binder) -> None:
     """F-27: no more are made."""
-    node, groups = cluster.node(), sorted(cluster.group() for _ in range(100))
+    node, groups = cluster.node(), sorted(cluster.group() for _ in range(60))
     before = binder.log.count("Made a reservation pod")
     for group in groups:
         cluster.agents.set(group, Answer(failure="UnexpectedAdmissionError"))

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from controller.binder.backlog import Backlog
+from controller.binder.census import Census, Sources
 from controller.binder.measures import OTHER, UNDO, AttemptClock, Measures, verb_of
 from controller.kai.outcome import Failed, Ready, Skipped
 from controller.kai.reasons import Reason
+from controller.reservation.ledger import Ledger
 from controller.runtime import errors
 from controller.runtime.calls import Call, Resource
 
@@ -173,3 +177,24 @@ def test_waits_are_known_while_they_last(case: Case) -> None:
             raise ValueError("a wait that ends in vain")
         assert list(case.measures.waits.values()) == [("GPUReserved", 100.0)]
     assert case.measures.waits == {}
+
+
+def test_a_wait_of_a_step_that_nobody_announced_is_counted_as_another(case: Case) -> None:
+    """A plugin from outside may set its condition type for each instance."""
+    census = Census()
+    ledger = cast(Ledger, Uncounted())
+    census.sources = Sources(leads=lambda: True, backlog=Backlog(), measures=case.measures, ledger=ledger)
+    case.registry.register(census)
+    attempt = AttemptClock(case.measures)
+    for step in ("GPUReserved", "Unannounced"):
+        attempt.enter(step)
+        with attempt.waiting():
+            assert case.value("waiting_requests", step=step if step == "GPUReserved" else "Bound") == 1
+            assert case.value("waiting_requests", step="Unannounced") is None
+
+
+class Uncounted:
+    """A ledger that knows nothing yet."""
+
+    def sums(self) -> None:
+        return None

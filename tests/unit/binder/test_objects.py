@@ -411,6 +411,16 @@ def test_a_large_request_is_cut_to_what_others_judge_it_by() -> None:
     assert trim_request(cut_one) is cut_one
 
 
+def test_a_cut_keeps_the_owner_that_counts() -> None:
+    """Of another kind of this name, an API group may well have one."""
+    request = large_request()
+    stray = {"apiVersion": "example.com/v1", "kind": "Pod", "name": "p-1234", "uid": "stray"}
+    request["metadata"]["ownerReferences"].insert(0, stray)
+    kept = trim_request(copy.deepcopy(request))
+    assert is_cut(kept)
+    assert owner_uid_of(kept) == owner_uid_of(request) == "u-1234"
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -20,6 +20,7 @@ from controller import app
 from controller.binder.metrics import BinderMetrics
 from controller.binder.work import Caches
 from controller.kai.names import BIND_REQUESTS, GPU_INDEX, NODES, PODS
+from controller.plugins.registry import PlannedPlugin
 from controller.runtime import errors
 from controller.runtime.cache import Key, key_of
 from controller.runtime.client import Client, Object, Patch, Resource
@@ -276,10 +277,10 @@ class World:
         metrics: What it shows.
     """
 
-    def __init__(self, server: Memory, *flags: str) -> None:
+    def __init__(self, server: Memory, *flags: str, plugins: tuple[PlannedPlugin, ...] = ()) -> None:
         settings = load(["--resource-reservation-pod-image=example.com/agent:v1", *flags], {})
         self.server = server
-        plugins = app.prepare(settings, [])
+        plugins = (*app.prepare(settings, []), *plugins)
         self.metrics = BinderMetrics(plugins)
         self.manager: Manager = app._manager(settings, plugins, server, self.metrics)
         caches = {cache.name: cache for cache in self.manager._options.caches}

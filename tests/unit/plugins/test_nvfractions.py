@@ -258,6 +258,25 @@ def test_a_pod_that_says_more_than_it_was_granted_is_refused(asked: str, fits: b
     )
 
 
+@pytest.mark.parametrize(
+    ("label", "asked", "warning"),
+    [
+        ("2000", "1021Mi", "annotation {name} of pod team/p says '1021Mi', more than the request grants"),
+        (None, None, "its memory is not known: node n has no label nvidia.com/gpu.memory"),
+    ],
+)
+def test_gpusharing_warns_of_what_is_the_matter(label: str | None, asked: str | None, warning: str) -> None:
+    """N-44: that keeps nobody from running. More than was granted is no memory that is not known."""
+    name = f"{KEY}gpu-memory.request"
+    annotations = {"runai/shared-gpu-configmap": "p-shared-gpu"} | ({name: asked} if asked else {})
+    arguments = sharing.Arguments.model_validate({"cdiEnabled": "false"})
+    plugin = sharing.GPUSharing(cast(Client, None), arguments)
+    prepared = anyio.run(plugin.prepare, context(label=label, **annotations))
+    assert isinstance(prepared, Prepared), prepared
+    assert isinstance(prepared.found, sharing._Found)
+    assert prepared.found.warning.startswith(warning.format(name=name))
+
+
 def test_what_a_pod_says_is_believed_where_the_card_is_not_known() -> None:
     """N-44: a node without the label takes pods that bring the annotation."""
     given = context(label=None, **{f"{KEY}gpu-memory.request": "80Gi"})
