@@ -202,18 +202,23 @@ class ReservationPods:
         metadata = reservation["metadata"]
         try:
             with self._usage.removing(reservation):
-                await self._client.delete(
-                    PODS,
-                    metadata["name"],
-                    metadata["namespace"],
-                    uid=metadata["uid"],
-                    version=version,
-                    grace_period_s=0,
-                )
-        except errors.NotFoundError:
-            return  # by somebody else
+                try:
+                    await self._client.delete(
+                        PODS,
+                        metadata["name"],
+                        metadata["namespace"],
+                        uid=metadata["uid"],
+                        version=version,
+                        grace_period_s=0,
+                    )
+                except errors.NotFoundError:
+                    return  # gone before, which the cache may not know: it stays noted as removed
+                except errors.ConflictError:
+                    if version:
+                        raise
+                    return  # another one has its name
         except errors.ConflictError:
-            return
+            return  # it was changed, and may live
         log = logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(reservation)))
         log.info("Removed a reservation pod")
 
