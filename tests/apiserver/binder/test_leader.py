@@ -86,8 +86,14 @@ def test_kthena_1793_a_leader_that_was_stopped_past_its_lease_writes_nothing_mor
     assert second.log.count("Bound a pod") == 5
 
 
-def put(control_plane: ControlPlane, lease: Object) -> None:
-    """Makes the Lease, instead of one that other tests may have left."""
+def have_another_lead(control_plane: ControlPlane) -> None:
+    """Makes a Lease that somebody holds for an hour, instead of one that other tests may have left."""
+    lease: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
+        "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
+    }
     with suppress(RequestError):
         control_plane.request("DELETE", LEASE)
     control_plane.request("POST", LEASE.rpartition("/")[0], lease)
@@ -97,13 +103,7 @@ def test_a_pod_that_the_leader_before_has_bound_is_not_worked_on(
     cluster: Cluster, proxy: Proxy, binders: Binders, control_plane: ControlPlane
 ) -> None:
     """F-19: this process's cache has not seen the Binding yet, and what it would do could undo things."""
-    lease: Object = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
-        "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
-    }
-    put(control_plane, lease)
+    have_another_lead(control_plane)
     try:
         made = cluster.pod("a", resourceClaims=[{"name": "card", "resourceClaimName": "no-such-claim"}])
         kubeconfig = proxy.kubeconfig(control_plane.token("kai-scheduler", "binder"))
@@ -129,13 +129,7 @@ def test_a_request_that_the_leader_before_has_ended_is_not_worked_on(
     cluster: Cluster, proxy: Proxy, binders: Binders, control_plane: ControlPlane, ended: str
 ) -> None:
     """Found by the model of attempts: the pod was bound, though for the scheduler its request had failed."""
-    lease: Object = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "2ad35f9c.kai.scheduler", "namespace": "kai-scheduler"},
-        "spec": {"holderIdentity": "before", "leaseDurationSeconds": 3600, "renewTime": NOW},
-    }
-    put(control_plane, lease)
+    have_another_lead(control_plane)
     try:
         node = cluster.node()
         made = cluster.pod("a")
