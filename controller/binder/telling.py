@@ -171,7 +171,8 @@ class Teller:
             except errors.ApiError as error:
                 log = logger.bind(pod=metadata["name"], error=error.message)
                 log.warning("The pod's condition could not be written")
-                most = _POD_TRIES if error.transient else _POD_TRIES_500
+                last_word = condition["status"] == "True"  # a failure is told again with the next attempt
+                most = _POD_TRIES if error.transient else _POD_TRIES_500 if last_word else 1
                 passing = error.transient or isinstance(error, errors.ServerError)
                 if not passing or tries >= most:
                     return
