@@ -145,9 +145,7 @@ class Session:
         extensions: Mapping[str, str] | None = None,
     ) -> Response:
         """Sends a request and reads the answer; the names are httpx's."""
-        separator = "&" if "?" in url else "?"
-        sni = (extensions or {}).get("sni_hostname")
-        return await self.send(method, f"{url}{separator}{urlencode(params)}", content, headers or {}, sni)
+        return await self.send(method, _with(params, url), content, headers or {}, _sni(extensions))
 
     async def send(
         self,
@@ -195,10 +193,8 @@ class Session:
     ) -> AsyncIterator[Response]:
         """Sends a request whose answer is read as it comes."""
         self._under_way += 1
-        sni = (extensions or {}).get("sni_hostname")
-        separator = "&" if "?" in url else "?"
         try:
-            async with self._send(method, f"{url}{separator}{urlencode(params)}", None, {}, sni) as answer:
+            async with self._send(method, _with(params, url), None, {}, _sni(extensions)) as answer:
                 yield Response(answer, None)
         except aiohttp.ClientConnectorCertificateError as error:
             raise CertificateError(str(error)) from error
@@ -235,6 +231,16 @@ class Session:
             proxy_headers=self._proxy_login if tunnels else None,
             server_hostname=sni,
         )
+
+
+def _with(params: Mapping[str, str], url: str) -> str:
+    separator = "&" if "?" in url else "?"
+    return f"{url}{separator}{urlencode(params)}"
+
+
+def _sni(extensions: Mapping[str, str] | None) -> str | None:
+    """The name that the server's certificate is to be for, as httpx is told."""
+    return (extensions or {}).get("sni_hostname")
 
 
 async def _page(answer: aiohttp.ClientResponse) -> bytes:
