@@ -56,12 +56,14 @@ class Binder:
         log_file: Gets its standard error, from all starts.
         flags: Win over those that are set here.
         env: Added to the environment.
+        clock: By how many seconds its clock is off, as `tests.stepped` reads it; None for the right time.
     """
 
     kubeconfig: Path
     log_file: Path
     flags: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    clock: Path | None = None
     health_port: int = 0
     metrics_port: int = 0
     _process: "subprocess.Popen[bytes] | None" = None
@@ -70,9 +72,10 @@ class Binder:
         """Starts the process, and waits until it says that it is ready."""
         assert self._process is None
         self.health_port, self.metrics_port = free_ports(2)
+        command = ["controller"] if self.clock is None else ["tests.stepped", str(self.clock)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "controller", *self.arguments(), *self.flags],
+                [sys.executable, "-m", *command, *self.arguments(), *self.flags],
                 cwd=ROOT,
                 env=environment(self.env),
                 stdin=subprocess.DEVNULL,

@@ -5,7 +5,6 @@ for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
 import anyio
 from loguru import logger
@@ -145,15 +144,14 @@ class GroupReconciler:
         return Result(young_s or None)
 
     def _age_s(self, pod: Object) -> float:
-        """Seconds since a pod was made; at least since it was first asked for, if the clocks differ."""
-        now_s = anyio.current_time()
-        # Gone without us, or about to be looked at for the last time; the oldest come first.
+        """Seconds since it was first asked for: it is older, but clocks that differ cannot make it old."""
+        now_s, uid = anyio.current_time(), pod["metadata"]["uid"]
+        first_s = self._first_seen_s.pop(uid, now_s)
+        # Those that went without us; the oldest come first, nearly.
         while self._first_seen_s and now_s - next(iter(self._first_seen_s.values())) > 2 * _YOUNG_S:
             del self._first_seen_s[next(iter(self._first_seen_s))]
-        first_s = self._first_seen_s.setdefault(pod["metadata"]["uid"], now_s)
-        made = pod["metadata"].get("creationTimestamp")
-        age_s = (datetime.now(UTC) - datetime.fromisoformat(made)).total_seconds() if made else _YOUNG_S
-        return max(age_s, now_s - first_s)
+        self._first_seen_s[uid] = first_s
+        return now_s - first_s
 
     async def _replace(self, group: str, pod: Object) -> None:
         """Removes a reservation that was given up, unless it turns out to be of use."""

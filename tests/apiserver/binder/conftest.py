@@ -52,7 +52,9 @@ class Start:
         self._binders = binders
         self._directory = directory
 
-    def __call__(self, name: str) -> Binder:
+    def __call__(self, name: str, clock: Path | None = None) -> Binder:
         written = self._plane.service_account_kubeconfig("kai-scheduler", "binder")
         kubeconfig = shutil.copy(written, self._directory / f"{name}.kubeconfig")
-        return self._binders.start(*FLAGS, kubeconfig=Path(kubeconfig))
+        binder = self._binders.make(*FLAGS, kubeconfig=Path(kubeconfig))
+        binder.clock = clock
+        return binder.start()

@@ -3,6 +3,7 @@
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane, RequestError
@@ -14,6 +15,7 @@ from tests.binder import Binder, Binders
 from tests.cluster import MERGE, Cluster
 from tests.polling import wait_until
 from tests.proxy import Hang, Proxy, Rule
+from tests.stepped import step
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kai-scheduler/leases/2ad35f9c.kai.scheduler"
 LEADS = "This process leads now"
@@ -48,15 +50,19 @@ def test_one_works_and_the_other_takes_over(start: Start, own_cluster: Cluster) 
 
 
 def test_kthena_1793_a_leader_that_was_stopped_past_its_lease_writes_nothing_more(
-    start: Start, own_plane: ControlPlane, own_cluster: Cluster
+    start: Start, own_plane: ControlPlane, own_cluster: Cluster, tmp_path: Path
 ) -> None:
-    first = start("first")
+    """Whatever it thinks the time is: its clock is set back by hours before."""
+    clock = tmp_path / "clock"
+    step(clock, 0)
+    first = start("first", clock)
     wait_until(lambda: leads(first))
     second = start("second")
     node = own_cluster.node()
     own_cluster.pod_and_request("a", node)
     own_cluster.wait_for("a", "Succeeded")
     own_cluster.wait_for_event("a", "Bound")
+    step(clock, -3 * 3600)
     first.signal(signal.SIGSTOP)
     try:
         for number in range(5):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from controlplane import ControlPlane, RequestError
@@ -16,6 +17,7 @@ from tests.audit import answered, bindings
 from tests.binder import Binder
 from tests.cluster import MERGE, Cluster
 from tests.polling import wait_until
+from tests.stepped import step
 
 NAME = "2ad35f9c.kai.scheduler"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kai-scheduler/leases"
@@ -164,6 +166,28 @@ def test_the_api_server_is_away_for_longer_than_the_lease(
     assert first.log.count(LEADS) + second.log.count(LEADS) == 2
     assert_each_done_once(own_cluster, asking, unlogged=10)
     assert "Traceback" not in first.log + second.log
+
+
+def test_the_clock_of_the_leader_is_set(start: Start, own_cluster: Cluster, tmp_path: Path) -> None:
+    """By hours: what is due, and for how long a lease holds, goes by clocks that nobody sets."""
+    clock = tmp_path / "clock"
+    step(clock, 0)
+    first = start("first", clock)
+    wait_until(lambda: leads(first))
+    second = start("second")
+    asking = Asking(own_cluster)
+    with asking.going_on():
+        own_cluster.pod_and_request("failing", "no-such-node", backoffLimit=8)
+        own_cluster.wait_for_attempts("failing", 1)
+        for offset_s in (3 * 3600, -3 * 3600):
+            step(clock, offset_s)
+            attempts = own_cluster.status("failing")["failedAttempts"]
+            asking.wait_for_more(10)
+            own_cluster.wait_for_attempts("failing", attempts + 1, within_s=30)
+    assert first.log.count(LEADS) == 1
+    assert LEADS not in second.log
+    own_cluster.plane.request("DELETE", f"{own_cluster.requests}/failing")
+    assert_each_done_once(own_cluster, asking)
 
 
 class Other:
