@@ -251,7 +251,8 @@ class Proxy:
             auto_decompress=False,
         )
         self._server = web.Server(self._serve, handler_cancellation=True, access_log=None)
-        self._runner = web.ServerRunner(self._server, shutdown_timeout=0.0)
+        # Not 0: aiohttp takes that for no limit at all.
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=0.01)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()

@@ -35,7 +35,12 @@ Pods = Mapping[str, tuple[str, str]]
 
 
 class Bench:
-    """The control plane of all runs."""
+    """The control plane of all runs.
+
+    Attributes:
+        subject: What is measured now.
+        peer: The other program, if there is one, for what needs both at a time.
+    """
 
     def __init__(self, subject: Subject) -> None:
         """Prepares nothing yet.
@@ -44,6 +49,7 @@ class Bench:
             subject: What is measured first; it may be replaced between two measurements.
         """
         self.subject = subject
+        self.peer: Subject | None = None
         self._number = 0
         self._filled = 0
         self._pool = ThreadPoolExecutor(CREATORS)

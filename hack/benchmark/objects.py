@@ -8,6 +8,7 @@ Object = dict[str, Any]
 NAMESPACE = "bench"
 NODE = "bench-node"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 RESERVATIONS = "/api/v1/namespaces/kai-resource-reservation/pods"
 CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"

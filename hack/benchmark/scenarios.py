@@ -13,7 +13,7 @@ from functools import partial
 
 from controlplane import ControlPlaneError
 
-from benchmark import admission, binding, growth, looking, storage
+from benchmark import admission, binding, growth, looking, storage, swapping
 from benchmark.bench import Bench
 from benchmark.binder import Subject, UnfinishedError
 from benchmark.figures import Figure, Found
@@ -65,6 +65,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "waiting": _one(storage.waiting, storage.classes, has_peer=False),
     "waits": _one(storage.waits, storage.classes, has_peer=False),
     "volumes": _one(storage.volumes, storage.crowd),
+    "swap": _one(swapping.swap, has_peer=False),
     "gpus": _one(looking.gpus, has_peer=False),
     "scale": Scenario(
         [(partial(growth.grow, size=size), partial(growth.at_size, size=size)) for size in growth.SIZES],
@@ -86,6 +87,7 @@ def measure(bench: Bench, name: str, subjects: Sequence[Subject], rounds: int) -
     """
     scenario = SCENARIOS[name]
     found = Found(scenario.about, [{} for _ in range(rounds)])
+    bench.peer = next(iter(subjects[1:]), None)
     subjects = subjects if scenario.has_peer else subjects[:1]
     for prepare, work in scenario.stages:
         prepare(bench)
