@@ -55,9 +55,12 @@ def built(plane: ControlPlane, path: Path) -> list[Object]:
     return list(yaml.safe_load_all(plane.kubectl("kustomize", str(path))))
 
 
-def versions(plane: ControlPlane, path: Path) -> dict[str, str]:
-    """What every write of an object changes; of a CRD, whose status others write, every one of its spec."""
-    found = yaml.safe_load(plane.kubectl("get", "-o", "yaml", "-k", str(path)))["items"]
+def versions(plane: ControlPlane, path: Path, *command: str) -> dict[str, str]:
+    """What every write of an object changes; of a CRD, whose status others write, every one of its spec.
+
+    As they are after this command, which shows the objects in the end.
+    """
+    found = yaml.safe_load(plane.kubectl(*command, "-o", "yaml", "-k", str(path)))["items"]
     return {
         f"{item['kind']}/{item['metadata']['name']}": str(item["metadata"][field])
         for item in found
@@ -86,17 +89,13 @@ def test_an_overlay_is_applied_and_the_second_time_changes_nothing(plane: Contro
     for crd in (item for item in items if item["kind"] == "CustomResourceDefinition"):
         wait_until(partial(stored, plane, crd))
 
-    first = versions(plane, path)
+    first = versions(plane, path, "get")
     assert len(first) == len(items), "two of the same kind and name"
     assert plane.kubectl("diff", "-k", str(path)) == ""
     # By what is stored, not by what kubectl says: of a PodDisruptionBudget it says "configured" every time.
-    plane.kubectl(*STRICT, "-k", str(path))
-    assert versions(plane, path) == first
-
-    plane.kubectl(*AGAIN, "-k", str(path))
-    first = versions(plane, path)
-    plane.kubectl(*AGAIN, "-k", str(path))
-    assert versions(plane, path) == first
+    assert versions(plane, path, *STRICT) == first
+    first = versions(plane, path, *AGAIN)
+    assert versions(plane, path, *AGAIN) == first
 
 
 def test_every_kustomization_is_built_and_a_fault_in_one_is_seen(plane: ControlPlane, tmp_path: Path) -> None:

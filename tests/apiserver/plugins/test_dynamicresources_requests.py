@@ -80,7 +80,9 @@ def test_f18_requests_of_a_bind(
     ]
     first = calls.index(wanted[0])
     assert calls[first : first + 4] == wanted
-    assert not any(call.startswith("GET") for call in calls), calls
+    # On a busy machine a cache may have to list anew meanwhile, which is not for this bind.
+    read = [call for call in calls if call.startswith("GET") and cluster.namespace in call]
+    assert not read, calls
 
 
 @supported
