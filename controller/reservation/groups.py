@@ -62,7 +62,7 @@ class GroupReconciler:
         self._shard = caches.shard
         self._usage = usage
         self._recorder = recorder
-        self._first_seen_s: dict[str, float] = {}
+        self._first_seen_s: dict[str, dict[str, float]] = {}
 
     def groups_of_changed_pod(self, change: Change) -> Iterable[str]:
         """Groups to look at when a pod changes: those of its labels, and those that it was given."""
@@ -106,6 +106,7 @@ class GroupReconciler:
 
     async def _keep_or_free(self, group: str) -> Result:
         known = self._members.reservations(group)
+        self._note_ages(group, known)
         holding = [pod for pod in known if not is_finished(pod)]
         held_nodes = {node_of(pod) for pod in holding}
         lost = [user for user in self._members.users(group) if node_of(user) not in held_nodes]
@@ -134,24 +135,27 @@ class GroupReconciler:
         """Removes the reservations of a group that nobody needs; one that may be needed yet has time."""
         young_s = 0.0
         for pod in reservations:
-            left_s = 0.0 if has_our_name(pod, group) else _YOUNG_S - self._age_s(pod)
-            if left_s > 0:
+            if left_s := self._young_s(group, pod):
                 young_s = max(young_s, left_s)
                 continue
             if await self._shard.owns(pod):
                 await self._pods.remove(pod, version=versions.get(pod["metadata"]["uid"], ""))
-            self._first_seen_s.pop(pod["metadata"]["uid"], None)
         return Result(young_s or None)
 
-    def _age_s(self, pod: Object) -> float:
-        """Seconds since it was first asked for: it is older, but clocks that differ cannot make it old."""
-        now_s, uid = anyio.current_time(), pod["metadata"]["uid"]
-        first_s = self._first_seen_s.pop(uid, now_s)
-        # Those that went without us; the oldest come first, nearly.
-        while self._first_seen_s and now_s - next(iter(self._first_seen_s.values())) > 2 * _YOUNG_S:
-            del self._first_seen_s[next(iter(self._first_seen_s))]
-        self._first_seen_s[uid] = first_s
-        return now_s - first_s
+    def _note_ages(self, group: str, known: Iterable[Object]) -> None:
+        """Remembers since when others' reservations of a group are there, and forgets those that are gone.
+
+        By our own clock: one that is hours ahead would make each of them old at once.
+        """
+        now_s, before = anyio.current_time(), self._first_seen_s.pop(group, {})
+        uids = [pod["metadata"]["uid"] for pod in known if not has_our_name(pod, group)]
+        if uids:
+            self._first_seen_s[group] = {uid: before.get(uid, now_s) for uid in uids}
+
+    def _young_s(self, group: str, pod: Object) -> float:
+        """For how many seconds more a reservation that nobody seems to need is let be; 0 for one of ours."""
+        first_s = self._first_seen_s.get(group, {}).get(pod["metadata"]["uid"])
+        return 0.0 if first_s is None else max(0.0, first_s + _YOUNG_S - anyio.current_time())
 
     async def _replace(self, group: str, pod: Object) -> None:
         """Removes a reservation that was given up, unless it turns out to be of use."""

@@ -216,8 +216,7 @@ class Kubelet:
             if node_of(pod) and is_live(pod):
                 self._go_on(pod)
             elif pod["metadata"].get("deletionTimestamp"):
-                at_once = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
-                self._plane.request("DELETE", f"{self._pods}/{pod['metadata']['name']}", at_once)
+                self._remove(pod)
 
     def _go_on(self, pod: Object) -> None:
         metadata = pod["metadata"]
@@ -226,8 +225,18 @@ class Kubelet:
             self._running_s[metadata["uid"]] = time.monotonic()
         elif metadata["name"].endswith(("0", "5")):  # some end by themselves
             since_s = self._running_s.setdefault(metadata["uid"], time.monotonic())
-            if time.monotonic() > since_s + 8:
+            if time.monotonic() <= since_s + 8:
+                return
+            if pod["spec"].get("resourceClaims"):
+                # As long as one that has ended stays there, kube-controller-manager 1.36 takes it off a claim
+                # that others use, too, and puts it back, again and again: nothing would ever be quiet.
+                self._remove(pod)
+            else:
                 self._patch(self._pods, pod, {"status": {"phase": "Succeeded"}}, "/status")
+
+    def _remove(self, pod: Object) -> None:
+        at_once = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        self._plane.request("DELETE", f"{self._pods}/{pod['metadata']['name']}", at_once)
 
     def _free(self, node: str, taken: set[tuple[str, str | None]]) -> str:
         """A device of a node that no pod there has."""

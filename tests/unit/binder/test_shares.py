@@ -1,6 +1,7 @@
 """What a binder says of shared GPUs, and which it gives back; alone, and where others serve node pools."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -8,9 +9,9 @@ import pytest
 from loguru import logger
 from trio.testing import MockClock
 
-from controller.kai.names import BIND_REQUESTS, CONFIG_MAPS, NODES
+from controller.kai.names import BIND_REQUESTS, CONFIG_MAPS, NODES, PODS
 from tests.scraping import Scraped
-from tests.unit.binder.world import Memory, World
+from tests.unit.binder.world import RESERVATIONS, Memory, World
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +43,10 @@ def states(world: World) -> dict[str, float]:
     """The states that reservations are in."""
     counted = {state: value(world, "reservations", state=state) for state in STATES}
     return {state: number for state, number in counted.items() if number}
+
+
+def reservations(server: Memory) -> set[str]:
+    return {name for namespace, name in server.keys(PODS) if namespace == RESERVATIONS}
 
 
 def share(world: World, name: str, node: str, group: str, pool: str = "") -> None:
@@ -115,3 +120,31 @@ async def test_a_rival_reservation_stays_while_a_request_of_another_pool_may_go_
         world.end("waits")
         await anyio.sleep(40)
         assert [pod["metadata"]["name"] for pod in world.caches.reservations] == ["gpu-reservation-g-1"]
+
+
+async def test_a_reservation_of_another_make_is_young_although_our_clock_is_hours_ahead() -> None:
+    """Another binder has just made it; the request that it is for has not come yet."""
+    server = Memory()
+    world = World(server)
+    by_the_servers_clock = datetime.now(UTC) - timedelta(hours=3)
+    async with world.running():
+        await anyio.sleep(1)
+        world.node("node-1")
+        world.reservation("others", "node-1", "g", creationTimestamp=by_the_servers_clock.isoformat())
+        await anyio.sleep(8)
+        assert reservations(server) == {"others"}
+        await anyio.sleep(8)
+        assert reservations(server) == set()
+
+
+async def test_a_reservation_of_another_make_that_has_been_there_is_freed_at_once() -> None:
+    server = Memory()
+    world = World(server)
+    async with world.running():
+        world.node("node-1")
+        world.reservation("others", "node-1", "g")
+        share(world, "a", "node-1", "g")
+        await anyio.sleep(20)
+        world.finish("a")
+        await anyio.sleep(1)
+        assert reservations(server) == set()

@@ -88,6 +88,10 @@ class Memory(Client):
         """An object as it is."""
         return self._kinds[resource][namespace, name]
 
+    def keys(self, resource: Resource) -> list[tuple[str, str]]:
+        """Namespace and name of all objects of a kind."""
+        return list(self._kinds.get(resource, {}))
+
     def put(self, resource: Resource, item: Object) -> Object:
         """Stores an object, new or changed, and tells those who watch. Reservations name a device at once."""
         self._number += 1
@@ -338,8 +342,8 @@ class World:
             item["status"] = {"phase": "Succeeded", "observedGeneration": 1, "conditions": []}
         return self.server.put(BIND_REQUESTS, item)
 
-    def reservation(self, name: str, node: str, group: str) -> None:
-        metadata = {"name": name, "namespace": RESERVATIONS, "labels": {"runai-gpu-group": group}}
+    def reservation(self, name: str, node: str, group: str, **more: str) -> None:
+        metadata = {"name": name, "namespace": RESERVATIONS, "labels": {"runai-gpu-group": group}, **more}
         spec = {"nodeName": node, "containers": []}
         self.server.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
 
