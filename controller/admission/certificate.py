@@ -6,7 +6,6 @@ as others may still show what it signed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
@@ -14,6 +13,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
 
 from controller.admission.tls import KeyPair
 
@@ -23,8 +23,7 @@ VALID_FOR = timedelta(days=365)
 _SKEW = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Issued:
+class Issued(Struct, frozen=True):
     """What was made.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Why a pod is refused, in the words that Kubernetes uses for fields. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.kai.sharing import shown
 
@@ -9,8 +10,7 @@ _MOST = 20
 _LONGEST = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that is wrong with a pod.
 
     Attributes:

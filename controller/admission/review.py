@@ -6,9 +6,9 @@ is written anywhere, so a dry run is no other case.
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 from controller.admission.ephemeral import problems_of_added
 from controller.admission.gpusharing import random_suffix
@@ -45,8 +45,7 @@ _Judge = Callable[[Object | None, Object, Rules, str], list[Problem]]
 """From a pod as it is and as it would be, the settings and the user to what is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Review:
+class _Review(Struct, frozen=True):
     """A request for admission.
 
     Attributes:

@@ -4,15 +4,15 @@ The composition root builds it from the settings that the binder has, so that bo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 GPUSHARING = "gpusharing"
 NVFRACTIONS = "nvfractions"
 GPUMEMORYLIMIT = "gpumemorylimit"
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """The settings of the webhook.
 
     Attributes:

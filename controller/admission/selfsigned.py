@@ -10,11 +10,11 @@ import base64
 import binascii
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import anyio
 from loguru import logger
+from msgspec import Struct
 
 from controller.admission.certificate import Issued, is_ours, issue, names_of, why_another
 from controller.admission.tls import KeyPair, UnusableError, not_after
@@ -33,8 +33,7 @@ _AT_LAST = timedelta(days=30)
 _KEYS = ("ca.crt", "tls.crt", "tls.key")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where things are.
 
     Attributes:
@@ -50,8 +49,7 @@ class Place:
     configuration: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """Seconds.
 
     Attributes:

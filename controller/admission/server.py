@@ -9,7 +9,6 @@ judged one at a time, beside the event loop.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter
 
 import anyio
@@ -17,6 +16,7 @@ import anyio.to_thread
 import orjson
 from aiohttp import web
 from loguru import logger
+from msgspec import Struct
 
 from controller.admission.bodies import Bodies, CrowdedError, TooLargeError
 from controller.admission.measures import OTHER, Measures, Result
@@ -39,8 +39,7 @@ Answer = Callable[[bytes], bytes]
 """From the body of an AdmissionReview to that of its answer; raises `BadReview`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """How long the server waits for others, in seconds.
 
     Attributes:

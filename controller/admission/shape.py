@@ -5,9 +5,10 @@ without further looks by all of `controller.kai`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any
+
+from msgspec import Struct, field
 
 from controller.runtime.client import Object
 
@@ -16,16 +17,14 @@ class ShapeError(ValueError):
     """Something is not what it must be; the message names its path."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
+class _Fields(Struct, frozen=True):
     """An object's fields: what each has to be; what is not named may be anything."""
 
     optional: Mapping[str, Any] = field(default_factory=dict)
     required: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _ListOf:
+class _ListOf(Struct, frozen=True):
     item: _Fields
 
 

@@ -7,12 +7,12 @@ key that do not belong together are never shown; until a good pair comes, the la
 import ssl
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
 from loguru import logger
+from msgspec import Struct
 
 _POLL_S = 1.0
 
@@ -21,8 +21,7 @@ class UnusableError(Exception):
     """A certificate or key cannot be used; the text says why, and names no secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPair(Struct, frozen=True):
     """A certificate with its key, as they were read.
 
     Attributes:
@@ -34,8 +33,7 @@ class KeyPair:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A certificate in use.
 
     Attributes:

@@ -8,11 +8,11 @@ pod is on its node is followed by reading the pod until that is known.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 
 import anyio
 import orjson
 from loguru import logger
+from msgspec import Struct
 
 from controller.binder.decisions import judged_after, leaves_it_open
 from controller.binder.objects import size_of
@@ -34,8 +34,7 @@ _ADDED_LIMIT_BYTES = 128 * 1024
 Waiting = Callable[[str], AbstractAsyncContextManager[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(Struct, frozen=True, kw_only=True):
     """What is to become of a pod.
 
     Attributes:

@@ -6,9 +6,10 @@ large as what is still to be bound, however many requests there are.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
+
+from msgspec import Struct
 
 from controller.kai.reasons import Phase
 from controller.kai.request import is_over
@@ -19,8 +20,7 @@ _RESOLUTION_S = 1.0
 """Of creationTimestamp, which is cut to whole seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     seen_s: float
     has_failed: bool
 

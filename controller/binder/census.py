@@ -6,9 +6,9 @@ through all objects.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from time import monotonic
 
+from msgspec import Struct
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -37,8 +37,7 @@ _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
 _Values = Iterable[tuple[tuple[str, ...], float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class Sources(Struct, frozen=True, kw_only=True):
     """What is counted.
 
     Attributes:

@@ -6,8 +6,10 @@ an earlier attempt, under other settings, it is asked to take back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.binder.steps import Step
 from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
@@ -18,8 +20,7 @@ _SHOWN = 100
 """Characters of a value in a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """That an attempt goes no further.
 
     Attributes:

@@ -6,11 +6,12 @@ node is never undone. An attempt that the server was not there for says nothing 
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 
 import anyio
 from loguru import logger
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.binder.assignment import Assignment, Wish
 from controller.binder.chain import Chain, Stop
@@ -42,8 +43,7 @@ from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGPUs:
+class SharedGPUs(Struct, frozen=True):
     """What an attempt needs of GPU groups.
 
     Attributes:

@@ -7,9 +7,9 @@ lost; and what was decided long ago is checked against the pod that there is now
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 
 from loguru import logger
+from msgspec.structs import replace
 
 from controller.binder.decisions import must_be_confirmed
 from controller.binder.objects import is_cut

@@ -5,9 +5,11 @@ and failedAttempts has reached backoffLimit, or there is no limit.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.kai.names import POD_BOUND
 from controller.kai.outcome import DependencyNotMet, Ending, Failed, Outcome, Ready, Skipped
@@ -35,8 +37,7 @@ _MOST_ATTEMPTS = 2**31 - 1
 """What failedAttempts can hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """An event to be sent."""
 
     kind: Literal["Normal", "Warning"]
@@ -44,8 +45,7 @@ class Event:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Everything that an attempt is to be told as.
 
     Attributes:
@@ -63,8 +63,7 @@ class Report:
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A request as it stands, so far as its status goes.
 
     Attributes:
@@ -215,8 +214,7 @@ def waiting(
     return status
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str

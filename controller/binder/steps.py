@@ -8,10 +8,11 @@ the server was not there, that a wait has ended, and cancellation.
 import copy
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 
 import anyio
 from loguru import logger
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.binder.objects import size_of
 from controller.kai.names import is_object_name
@@ -43,8 +44,7 @@ _SHOWN = 200
 _TEXT_LIMIT = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One plugin of the plan.
 
     Attributes:

@@ -6,11 +6,11 @@ ending is written until it is stored or the request is gone; events come last an
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import anyio
 from loguru import logger
+from msgspec import Struct
 
 from controller.binder import status as statuses
 from controller.binder.measures import Measures
@@ -38,8 +38,7 @@ _AT_ONCE = 2
 """So many refusals of a status for what it is are answered without a delay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Where attempts are counted.
 
     Attributes:

@@ -5,9 +5,9 @@ on. Invariant: everything that can be taken back is, whatever else could not be;
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from loguru import logger
+from msgspec.structs import replace
 
 from controller.binder.assignment import Assignment, patch_pod
 from controller.binder.chain import Chain

@@ -6,12 +6,12 @@ what it was: whoever waits, be it for a reservation, a volume or a device, need 
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 from loguru import logger
+from msgspec import Struct
 
 from controller.binder.measures import AttemptClock
 from controller.kai.names import BIND_REQUESTS, NODES, PODS
@@ -60,8 +60,7 @@ class Caller(Protocol):
         """Told of a long wait: condition type, what for, and the outcomes so far. Does not raise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Struct, frozen=True):
     """What every wait of an attempt depends on.
 
     Attributes:

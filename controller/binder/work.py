@@ -5,7 +5,8 @@ taken away because a request is gone, it is read live (`Work.is_handed_over`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.binder.decisions import why_obsolete
 from controller.binder.telling import Teller
@@ -20,8 +21,7 @@ from controller.runtime.client import Client, Object
 from controller.runtime.slots import Slot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caches:
+class Caches(Struct, frozen=True, kw_only=True):
     """What the reconciler reads without asking the server.
 
     Attributes:
@@ -46,8 +46,7 @@ class Caches:
         return self.requests, self.pods, self.nodes, self.reservations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """One request that is worked on, for the pipeline (`Caller`).
 
     Attributes:
@@ -101,8 +100,7 @@ class Work:
         await self.teller.show_waiting(self.item, self.order, {step: what}, outcomes)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """An attempt that failed or was broken off, whose work is kept, in part or whole, for the retry.
 
     Attributes:

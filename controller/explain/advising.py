@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.explain.answer import Attempts, Decision, Event, Group, Leader, Pod, Step
 from controller.explain.facts import mapping, waiting_reasons
@@ -31,8 +33,7 @@ TAKEN_UP_S = 10.0
 _STARTED_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """All that is known of a pod.
 
     Attributes:

@@ -4,9 +4,10 @@ Made by `judge.py`. Invariant: the JSON has these fields under these names, in c
 never renamed, unless `version` goes up.
 """
 
-from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from controller.explain.remedies import Advice
 
@@ -20,8 +21,7 @@ class Verdict(StrEnum):
     NOT_BOUND = "notBound"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A BindRequest.
 
     Attributes:
@@ -41,8 +41,7 @@ class Request:
     is_deleting: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """A GPU that is shared, as the request names it, and its reservation.
 
     Attributes:
@@ -70,8 +69,7 @@ class Group:
     image: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """What the scheduler decided.
 
     Attributes:
@@ -97,8 +95,7 @@ class Decision:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """A condition of the request.
 
     Attributes:
@@ -120,8 +117,7 @@ class Step:
     is_ours: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempts:
+class Attempts(Struct, frozen=True, kw_only=True):
     """How often it was tried.
 
     Attributes:
@@ -142,8 +138,7 @@ class Attempts:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class Pod(Struct, frozen=True, kw_only=True):
     """The pod.
 
     Attributes:
@@ -171,8 +166,7 @@ class Pod:
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """A claim that the pod uses.
 
     Attributes:
@@ -188,8 +182,7 @@ class Claim:
     is_ready: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
+class Other(Struct, frozen=True, kw_only=True):
     """Another request of the same group.
 
     Attributes:
@@ -209,8 +202,7 @@ class Other:
     phase: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """Events that say the same.
 
     Attributes:
@@ -234,8 +226,7 @@ class Event:
     last: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leader:
+class Leader(Struct, frozen=True, kw_only=True):
     """Whether a binder leads.
 
     Attributes:
@@ -247,8 +238,7 @@ class Leader:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The whole of it.
 
     Attributes:
@@ -290,9 +280,8 @@ class Answer:
 
 def as_json(value: object) -> object:
     """Anything of these as JSON knows it: names in camelCase, times as Kubernetes writes them."""
-    if is_dataclass(value):
-        named = ((_camel(item.name), getattr(value, item.name)) for item in fields(value))
-        return {name: as_json(part) for name, part in named}
+    if isinstance(value, Struct):
+        return {_camel(name): as_json(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, tuple):
         return [as_json(part) for part in value]
     if isinstance(value, datetime):

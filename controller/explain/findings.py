@@ -5,9 +5,9 @@ for what this pod is about, and those that do not depend on each other at once.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import anyio
+from msgspec import Struct, field
 
 from controller.explain.options import Options
 from controller.explain.reads import Read, Reads
@@ -33,8 +33,7 @@ _MOST_CLAIMS = 20
 """So many of each kind are looked at."""
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """What was found.
 
     Attributes:

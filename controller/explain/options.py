@@ -5,8 +5,9 @@ Called by `command.py`. Invariant: nothing heavy is imported, so that `--help` c
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 BINDER_NAMESPACE = "kai-scheduler"
@@ -40,8 +41,7 @@ exit codes: 0 nothing is wrong so far as can be seen, 1 something is wrong on a 
 2 cannot tell (no such node, no rights, no server, bad arguments)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What was asked for.
 
     Attributes:

@@ -6,9 +6,9 @@ what is not there; it is noted once, in words, under `missing`.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import anyio
+from msgspec import Struct
 
 from controller.kai.names import is_object_name
 from controller.runtime import errors
@@ -16,8 +16,7 @@ from controller.runtime.client import Client, ClientOptions, Object, Resource
 from controller.runtime.door import Door
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """What a read has brought.
 
     Attributes:

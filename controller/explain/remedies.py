@@ -6,7 +6,8 @@ words of `WORDS`, which `explain` fills in and the docs leave as they are.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.explain.remedies_bind import BIND, Final, Remedy
 from controller.explain.remedies_gpu import GPU
@@ -53,8 +54,7 @@ _UNKNOWN = Remedy(
 _LOG = "kubectl logs -n <binder-namespace> deployment/binder"
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """What is to be done about one thing.
 
     Attributes:

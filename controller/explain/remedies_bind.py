@@ -1,8 +1,9 @@
 """What to do about requests, pods, nodes, plugins and the API server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from controller.kai.reasons import Reason
 
@@ -15,8 +16,7 @@ class Final(Enum):
     ALWAYS = "Final."
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """An entry of the table.
 
     Attributes:

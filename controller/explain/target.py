@@ -1,7 +1,9 @@
 """What is to be explained: reads the name that was given, and finds the request and the pod that it means."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.explain.reads import Read, Reads
 from controller.explain.verbs import CannotTellError
@@ -17,8 +19,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A name as it was given.
 
     Attributes:
@@ -55,8 +56,7 @@ class Target:
         return cls(kind, parts[0] if len(parts) == 2 else namespace, parts[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A request and its pod, or one of them.
 
     Attributes:

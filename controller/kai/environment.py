@@ -6,9 +6,10 @@ names is as the image has it, and cannot be seen from here.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+from msgspec import Struct
 
 from controller.kai.names import VISIBLE_DEVICES
 from controller.kai.sharing import Target, shown
@@ -18,8 +19,7 @@ _NO_DEVICES = frozenset({"", "void", "none"})
 """With these values of NVIDIA_VISIBLE_DEVICES the container runtime adds no device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Something whose keys a container takes as variables, all of them.
 
     Attributes:
@@ -40,8 +40,7 @@ class Source:
         return len(variable) > len(self.prefix) and variable.startswith(self.prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class Rivals:
+class Rivals(Struct, frozen=True):
     """How a variable that has no entry fares among the sources that a container reads whole.
 
     Attributes:
@@ -67,8 +66,7 @@ class Sight(Enum):
     """What its image says."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """Which GPUs a container sees, and why.
 
     Attributes:

@@ -6,8 +6,10 @@ that only what is delivered to the container is replaced.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.kai.environment import (
     Rivals,
@@ -46,8 +48,7 @@ READ_VALUES = frozenset({VISIBLE_DEVICES, *SWITCHES})
 _ON: Mapping[str, str] = MappingProxyType({"CUDA_DISABLE_CONTROL": "false", "CUDA_REDIRECT": ""})
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """How a limit reaches all containers that see the GPUs.
 
     Attributes:

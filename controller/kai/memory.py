@@ -5,10 +5,11 @@ arithmetic is that of whole numbers, since decimal arithmetic rounds to 28 digit
 """
 
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
+
+from msgspec import Struct
 
 from controller.kai.names import GPU_FRACTION, GPU_MEMORY, NODE_GPU_MEMORY
 from controller.kai.outcome import Failed
@@ -27,8 +28,7 @@ _ROUNDING = Fraction(1, 100)
 """A portion has two decimals, and the scheduler takes a card for a little smaller than it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """A GPU of a node.
 
     Attributes:
@@ -40,8 +40,7 @@ class Card:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """The memory of each GPU that a pod was granted.
 
     Attributes:

@@ -8,7 +8,8 @@ the pool without a name, the *default shard*. A binder that is told of no label 
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.kai.names import LEASE_NAME, is_object_name
 from controller.runtime.client import Object
@@ -20,8 +21,7 @@ SELECTED_NODE_LABEL = "selected-node"
 """On a BindRequest: the node that the scheduler chose."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodePool:
+class NodePool(Struct, frozen=True):
     """A node pool, or the whole cluster.
 
     Attributes:

@@ -5,14 +5,14 @@ as one of these; what surprises is raised.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from controller.kai.reasons import ConditionType, Reason
 from controller.runtime import errors
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """The work is done, or was found done.
 
     Attributes:
@@ -24,22 +24,19 @@ class Ready:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """There is nothing for this step in this request."""
 
     message: str = "nothing to do for this request"
 
 
-@dataclass(frozen=True, slots=True)
-class DependencyNotMet:
+class DependencyNotMet(Struct, frozen=True):
     """A plugin that this one needs is disabled, missing, runs later, or has failed."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The work could not be done: the one form of a failure.
 
     Attributes:
@@ -68,8 +65,7 @@ class WaitEndedError(Exception):
         self.verdict = verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How far an attempt came and how it ended.
 
     Attributes:
@@ -85,8 +81,7 @@ class Ending:
     culprit: str = ConditionType.BOUND
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """An attempt that says nothing about its request: the server was not there. It is not counted.
 
     Attributes:
@@ -102,8 +97,7 @@ class Interrupted:
     error: errors.ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(Struct, frozen=True):
     """An attempt at a request that is another shard's by now, which finds done what was done.
 
     Nothing of it is undone or told: that binder may be at work on it.

@@ -4,9 +4,10 @@ A request is parsed once, here; what cannot be understood is refused with the fi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from controller.kai.names import FRACTION, MAX_OBJECT_NAME, MIG, is_object_name
 from controller.kai.reasons import Phase
@@ -42,8 +43,7 @@ class InvalidRequestError(ValueError):
     """A BindRequest that cannot be understood; the message names fields and values."""
 
 
-@dataclass(frozen=True, slots=True)
-class BindStatus:
+class BindStatus(Struct, frozen=True):
     """The status of a request as it stands; read leniently, since anything may have been written there.
 
     Attributes:
@@ -113,8 +113,7 @@ def owners_of(owners: Iterable[Object], pod_name: object) -> list[Object]:
     return [owner for owner in owners if all(owner.get(name) == value for name, value in this.items())]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindRequest:
+class BindRequest(Struct, frozen=True, kw_only=True):
     """A scheduler's decision: this pod, to this node, with these devices (B-1…B-10).
 
     Attributes:

@@ -6,8 +6,9 @@ pod with a share carries the group in a label. Contract: B-12, B-17, B-69…B-74
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec import Struct
 
 from controller.kai import fractions
 from controller.kai.fractions import named_container
@@ -36,8 +37,7 @@ _ROUNDING = Decimal("0.005")
 _SHOWN = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The container that gets the share.
 
     Attributes:

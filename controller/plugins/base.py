@@ -8,10 +8,10 @@ this process remembers.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
+from msgspec import Struct, field
 from pydantic import BaseModel, ConfigDict
 
 from controller.kai.outcome import DependencyNotMet, Failed, Outcome, Ready, Skipped
@@ -36,8 +36,7 @@ def _nothing() -> Mapping[str, str]:
     return MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """What a plugin found while it prepared.
 
     Attributes:
@@ -53,8 +52,7 @@ class Prepared:
     found: object = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindContext:
+class BindContext(Struct, frozen=True, kw_only=True):
     """One attempt, as a plugin sees it; read-only.
 
     Attributes:

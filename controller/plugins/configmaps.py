@@ -6,7 +6,8 @@ fails. Whatever else has the name stays as it is.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.kai.names import CONFIG_MAPS, PODS, TAKEN_OVER
 from controller.kai.outcome import Failed
@@ -21,8 +22,7 @@ _MOST_OWNERS = 4
 """Each is looked at by a request, while a worker is busy; the map's author may name ten thousand."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """What a map is to hold.
 
     Attributes:

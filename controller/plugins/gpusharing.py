@@ -5,10 +5,10 @@ the condition says what was given, and warns where the pod itself has its contai
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from controller.kai.environment import key_in
@@ -50,8 +50,7 @@ class Arguments(BaseModel):
     nri_plugin_enabled: GoBool = Field(default=False, alias="nriPluginEnabled")
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """What `prepare` found: the container and its maps, and a sentence to warn with."""
 
     target: Target

@@ -4,9 +4,10 @@ Fails closed: a pod whose limit is not known exactly, or would not reach its con
 arithmetic is decimal, and the limit never is above the card, zero, or empty.
 """
 
-from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from controller.kai.limiter import CUDA_NEEDS_MIB, SWITCHES, way_to
@@ -55,8 +56,7 @@ class Arguments(BaseModel):
     format: Literal["mebibytes", "bytes"] = "mebibytes"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """A limit and where it comes from.
 
     Attributes:

@@ -7,9 +7,9 @@ whose need is not met still is in the plan: it refuses the requests that concern
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 
+from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
 from controller.kai.reasons import ConditionType
@@ -46,8 +46,7 @@ class PluginConfigError(ValueError):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPlugin:
+class PlannedPlugin(Struct, frozen=True):
     """A plugin that runs.
 
     Attributes:

@@ -6,7 +6,8 @@ has changed, by the same changes that the releasing of GPUs relies on; and only 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.kai.pods import is_finished
 from controller.kai.reasons import LIMIT_CONDITION, Phase, Reason
@@ -24,8 +25,7 @@ _MOST_CHANGED = 1000
 """So many groups may have changed before they are looked at, even if nobody reads the metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(Struct, frozen=True):
     """Sums over GPU groups; with shards, over the reservations on the pool's nodes and the pool's pods.
 
     Attributes:

@@ -3,7 +3,8 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from controller.kai.fractions import RESERVATION_MODE
 from controller.kai.names import FAKE_GPU_NODE, GPU_INDEX, GPU_RESOURCE, GROUP_LABEL
@@ -25,16 +26,14 @@ _NO_DEVICES = frozenset({"all", "none", "void"})
 """Words that the container runtime takes for every GPU, or for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPod:
+class OwnPod(Struct, frozen=True):
     """The pod that the binder itself runs in."""
 
     namespace: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(Struct, frozen=True):
     """What a reservation pod runs.
 
     Attributes:
@@ -49,8 +48,7 @@ class Agent:
 _FAKE = Agent("ubuntu", ("sleep", "infinity"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationOptions:
+class ReservationOptions(Struct, frozen=True, kw_only=True):
     """What reservation pods look like and how long they may take.
 
     Attributes:

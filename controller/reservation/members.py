@@ -7,7 +7,8 @@ one and no request says otherwise. What the caches show is only a reason to look
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.kai import fractions
 from controller.kai.names import (
@@ -41,8 +42,7 @@ NODE_INDEX = "node"
 _SHARE_ANNOTATIONS = (GPU_FRACTION, GPU_MEMORY, CONFIG_MAP_PREFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCaches:
+class GroupCaches(Struct, frozen=True):
     """What is known of groups without asking the server.
 
     All are indexed by group, requests also by pod, reservations also by node. Of requests and pods there may

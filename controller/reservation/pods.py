@@ -6,10 +6,10 @@ nothing is removed without a live look.
 """
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
 
 import anyio
 from loguru import logger
+from msgspec import Struct, field
 
 from controller.kai.names import PODS, USED_BY
 from controller.kai.outcome import Failed
@@ -33,8 +33,7 @@ TRIES = 5
 _UNSEEN_PAUSE_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Struct, frozen=True):
     """On whose behalf GPUs are reserved, and until when there is time.
 
     Attributes:

@@ -7,9 +7,9 @@ believed only if it is alive, on the right node, and has named its device.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import anyio
+from msgspec import Struct
 
 from controller.kai.names import GPU_RESOURCE, PODS
 from controller.kai.outcome import Failed
@@ -30,8 +30,7 @@ from controller.runtime.client import Client, Object
 _LOOK_AGAIN_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(Struct, frozen=True):
     """A reserved GPU.
 
     Attributes:

@@ -6,10 +6,11 @@ path, where a slash or dots would make it the path of something else.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from controller.runtime import errors
 
@@ -20,8 +21,7 @@ _PLAIN = re.compile(r"[a-z0-9.-]*").fullmatch
 _LONGEST_NAME = 253  # of a DNS subdomain, the widest of Kubernetes' rules for names
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """A kind, as the API server's paths name it.
 
     Attributes:
@@ -43,8 +43,7 @@ class Patch(StrEnum):
     JSON = "application/json-patch+json"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One request, ready to be sent.
 
     Attributes:

@@ -9,12 +9,13 @@ cache can no longer tell.
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change
@@ -26,8 +27,7 @@ from controller.runtime.streams import CATCH_UP_S, STREAM_DEFAULTS, Stream, Stre
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """An object to wait for.
 
     Attributes:
@@ -49,8 +49,7 @@ class Target:
         return self.namespace, self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Judged(Generic[V]):
+class Judged(Struct, Generic[V], frozen=True):
     """An object to wait for, and when the wait is over.
 
     Attributes:

@@ -6,11 +6,12 @@ well, so that a write that we gave up on is not carried out afterwards. `calls.p
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 import anyio
 import orjson
 from loguru import logger
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.runtime import errors
 from controller.runtime.calls import Call, Object, Patch, Resource
@@ -25,8 +26,7 @@ __all__ = ["Client", "ClientOptions", "CredentialsError", "Listed", "Object", "P
 _HELLO_S, _HELLO_MAX_S = 0.5, 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
+class ClientOptions(Struct, frozen=True, kw_only=True):
     """How to reach the API server and how hard to press it.
 
     Attributes:
@@ -44,8 +44,7 @@ class ClientOptions:
     observe: Callable[[Call, str, str], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """A list.
 
     Attributes:

@@ -10,7 +10,6 @@ import math
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +19,7 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from anyio.lowlevel import checkpoint
 from loguru import logger
+from msgspec import Struct
 
 from controller.runtime.seldom import Seldom
 
@@ -37,8 +37,7 @@ _AGAIN_S = 0.1
 _SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What callers may have.
 
     Attributes:

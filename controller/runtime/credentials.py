@@ -9,7 +9,6 @@ import os
 import ssl
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -18,6 +17,7 @@ import kr8s.asyncio
 import orjson
 from kr8s._config import KubeConfig
 from loguru import logger
+from msgspec import Struct
 
 from controller.runtime.kubeconfig import CredentialsError, Object, standalone
 
@@ -74,8 +74,7 @@ class TokenFile:
         return token or None
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     """Credentials as they were loaded.
 
     Attributes:

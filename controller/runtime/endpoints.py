@@ -10,11 +10,11 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 import anyio
 from aiohttp import web
 from anyio.abc import TaskStatus
+from msgspec import Struct
 
 from controller.runtime.connections import Connections, Limits, noting
 from controller.runtime.metrics import ProcessMetrics
@@ -30,8 +30,7 @@ class ListenError(Exception):
     """An address cannot be listened on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where to listen.
 
     Attributes:

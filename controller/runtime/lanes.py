@@ -7,14 +7,14 @@ giving a key costs the same however many lanes and keys there are.
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes(Generic[K]):
+class Lanes(Struct, Generic[K], frozen=True):
     """How keys share the workers.
 
     Attributes:

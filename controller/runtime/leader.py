@@ -7,11 +7,11 @@ other can. A renewal is one request, for as long as nobody else writes the lease
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import anyio
 from loguru import logger
+from msgspec import Struct
 
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
@@ -23,8 +23,7 @@ class LeaseLostError(Exception):
     """The lease could not be renewed in time; another process may be working already."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseOptions:
+class LeaseOptions(Struct, frozen=True):
     """Names and times, in seconds; the times are controller-runtime's.
 
     Attributes:

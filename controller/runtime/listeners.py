@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.runtime.client import Object
 from controller.runtime.store import Key
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What happened to an object; `old` is None for a new one, `new` is None for a deleted one."""
 
     old: Object | None

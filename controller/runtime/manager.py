@@ -2,11 +2,11 @@
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
 from loguru import logger
+from msgspec import Struct
 
 from controller.runtime.cache import Cache
 from controller.runtime.leader import Lease
@@ -32,8 +32,7 @@ class Service(Protocol):
         """Runs until cancelled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerOptions:
+class ManagerOptions(Struct, frozen=True, kw_only=True):
     """What a manager runs.
 
     Attributes:

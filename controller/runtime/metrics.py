@@ -7,8 +7,8 @@ does I/O on the path of work; what takes computing is computed when read.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
@@ -184,8 +184,7 @@ class _WithoutCreated(Collector):
             yield metric
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerMetrics:
+class ControllerMetrics(Struct, frozen=True):
     """The metrics of one controller."""
 
     _results: dict[str, Counter]
@@ -223,8 +222,7 @@ class ControllerMetrics:
         self._active.inc(delta)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueMetrics:
+class QueueMetrics(Struct, frozen=True):
     """The metrics of one work queue."""
 
     _depth: Gauge

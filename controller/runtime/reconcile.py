@@ -5,12 +5,12 @@ wished, and says when it wants to look again. It raises only what it did not exp
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import anyio
 from loguru import logger
+from msgspec import Struct
 
 from controller.runtime import errors
 from controller.runtime.cache import Cache, Change, Key, key_of
@@ -21,8 +21,7 @@ K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """How a reconcile ended.
 
     Attributes:

@@ -8,13 +8,13 @@ import socket
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import uuid4
 
 import anyio
 from loguru import logger
+from msgspec import Struct
 
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
@@ -75,8 +75,7 @@ def reference(item: Object, version: str, kind: str) -> dict[str, str]:
     return {"apiVersion": version, "kind": kind, **known}
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(Struct, frozen=True):
     name: str
     regarding: Object
     kind: Literal["Normal", "Warning"]
@@ -88,8 +87,7 @@ class _Event:
         return str(self.regarding.get("uid", "")), self.kind, self.reason, self.message
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(Struct):
     name: str
     count: int
 

@@ -11,13 +11,13 @@ import errno
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
 import aiohttp
 import anyio
 import orjson
+from msgspec import Struct
 
 from controller.runtime import errors
 from controller.runtime.calls import Call
@@ -36,8 +36,7 @@ _QUOTA_S, _QUOTA_MAX_S = 0.05, 1.0
 Observe = Callable[[Call, str, str], None]
 
 
-@dataclass(slots=True)
-class _Trial:
+class _Trial(Struct):
     """How far one request has got.
 
     Attributes:

@@ -6,10 +6,10 @@ up to which he knows it; what a broken or renewed watch may have missed, a delet
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import anyio
+from msgspec import Struct, field
 
 from controller.runtime import errors
 from controller.runtime.client import Client, Listed, Object, Resource
@@ -27,8 +27,7 @@ CATCH_UP_S = 60.0
 """Whoever tells should reach the version from which an object is awaited sooner; else it is read, live."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
+class StreamOptions(Struct, frozen=True, kw_only=True):
     """Times.
 
     Attributes:
@@ -45,8 +44,7 @@ class StreamOptions:
 STREAM_DEFAULTS = StreamOptions()
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
+class Waiter(Struct, eq=False):
     """What a stream says to one who waits.
 
     Attributes:

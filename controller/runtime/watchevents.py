@@ -1,7 +1,8 @@
 """What a watcher tells: a vocabulary of five words, and the one parser of watch lines. Pure."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from controller.runtime import errors
 from controller.runtime.client import Listed, Object
@@ -19,29 +20,25 @@ class State(StrEnum):
     """Ask for the server's own version: after a restore of etcd it may be behind ours, and watches silent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """An object is there, new or changed."""
 
     item: Object
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(Struct, frozen=True):
     """An object is no more, or matches the selectors no more; `item` is as the server last saw it."""
 
     item: Object
 
 
-@dataclass(frozen=True, slots=True)
-class Advanced:
+class Advanced(Struct, frozen=True):
     """All that happened up to this version is told, and the watch is up."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The server denies us the kind, or does not know it.
 
     Attributes:

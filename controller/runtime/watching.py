@@ -8,11 +8,11 @@ whatever reason, is given up in the end for a new list.
 
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import anyio
 from loguru import logger
+from msgspec import Struct, field
 
 from controller.runtime import errors
 from controller.runtime.client import Client, Listed, Resource
@@ -28,8 +28,7 @@ _STUCK_AFTER = 8
 """So many watches that broke at one version without a line, while the server answers otherwise: list anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchOptions:
+class WatchOptions(Struct, frozen=True, kw_only=True):
     """How the server is asked.
 
     Attributes:
@@ -69,8 +68,7 @@ class Pauses:
         await anyio.sleep(self._backoff.delay_s(self._failures) * random.uniform(0.5, 1.0))  # noqa: S311
 
 
-@dataclass(slots=True)
-class _Health:
+class _Health(Struct):
     """Since when what is the matter, in seconds of the clock."""
 
     alive_s: float = float("inf")
@@ -79,8 +77,7 @@ class _Health:
     problem: str = ""
 
 
-@dataclass(slots=True)
-class _Stream:
+class _Stream(Struct):
     """The watch under way."""
 
     started_s: float = field(default_factory=anyio.current_time)

@@ -10,10 +10,10 @@ has come go after those that were added for at once, but each in the end.
 import heapq
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import anyio
+from msgspec import Struct
 
 from controller.runtime.lanes import Lanes, Line
 
@@ -48,8 +48,7 @@ class QueueObserver(Protocol):
         """A key came back after a failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """Delays that double from `base_s` with each failure, up to `max_s`."""
 
     base_s: float = 1.0
@@ -61,10 +60,12 @@ class Backoff:
         return min(self.base_s * 2.0**doublings, self.max_s)
 
 
-@dataclass(order=True, slots=True)
-class _Delayed(Generic[K]):
+class _Delayed(Struct, Generic[K], eq=False):
     due_s: float
-    key: K = field(compare=False)
+    key: K
+
+    def __lt__(self, other: "_Delayed[K]") -> bool:
+        return self.due_s < other.due_s
 
 
 class WorkQueue(Generic[K]):

@@ -6,10 +6,11 @@ name is cut.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
+
+from msgspec import Struct
 
 from controller.explain.gpus.model import Finding, Holding, NodeGPUs, Picture, SharedGPU, Sight, Slices, Use
 from controller.explain.gpus.shares import percent
@@ -23,8 +24,7 @@ _MOST_SQUARES = 32
 _LEAST_NAME = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(Struct, frozen=True):
     """What bars are made of.
 
     Attributes:
@@ -114,8 +114,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A row of a table: a name, and cells that are aligned with those of other rows."""
 
     mark: str

@@ -8,10 +8,10 @@ is wrong on a GPU; a watch ends by a signal and with its code, as commands do. I
 import json
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import datetime
 
 import anyio
+from msgspec.structs import replace
 
 from controller.explain.gpus.bars import ASCII, BLOCKS, draw, draw_from_the_top
 from controller.explain.gpus.document import document_of

@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+
+from msgspec import Struct
 
 from controller.explain.gpus.shares import Limit, Size
 
@@ -26,8 +27,7 @@ class Trouble(StrEnum):
     NODE_GONE = "NodeGone"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something that is wrong.
 
     Attributes:
@@ -39,8 +39,7 @@ class Finding:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(Struct, frozen=True):
     """A pod as it is shown.
 
     Attributes:
@@ -59,8 +58,7 @@ class Pod:
         return self.name or f"{self.count} other{'' if self.count == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """A pod's share of a GPU.
 
     Attributes:
@@ -76,8 +74,7 @@ class Use:
     devices: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """The pod that holds a shared GPU.
 
     Attributes:
@@ -95,8 +92,7 @@ class Reservation:
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGPU:
+class SharedGPU(Struct, frozen=True):
     """A GPU that pods share, or are meant to.
 
     Attributes:
@@ -148,8 +144,7 @@ class SharedGPU:
         return all(use.size.portion is not None for use in self.uses)
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """Whole GPUs, or MIG slices of one profile, that a pod has.
 
     Attributes:
@@ -161,8 +156,7 @@ class Holding:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slices:
+class Slices(Struct, frozen=True):
     """The MIG slices of one profile on a node.
 
     Attributes:
@@ -181,8 +175,7 @@ class Slices:
         return sum(holding.count for holding in self.holdings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGPUs:
+class NodeGPUs(Struct, frozen=True, kw_only=True):
     """A node with GPUs.
 
     Attributes:
@@ -221,8 +214,7 @@ class NodeGPUs:
         return max(0, self.total - self.held - self.taken_whole) if self.total is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """What could be read, of all there is.
 
     Attributes:
@@ -240,8 +232,7 @@ class Sight:
     unread: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """All that is shown.
 
     Attributes:

@@ -1,8 +1,9 @@
 """The picture for one namespace: its own pods by name, all others on a GPU as one. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
+
+from msgspec.structs import replace
 
 from controller.explain.gpus.model import Holding, NodeGPUs, Picture, Pod, Use
 from controller.explain.gpus.shares import Size

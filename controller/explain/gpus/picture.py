@@ -7,7 +7,8 @@ are gone, as their GPU is not free before.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from controller.explain.gpus.amounts import allocatable, amounts_of, has_gpus
 from controller.explain.gpus.model import (
@@ -44,8 +45,7 @@ Maps = Mapping[str, Mapping[str, str]]
 """Data of a pod's ConfigMaps, by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class Names(Struct, frozen=True, kw_only=True):
     """How the binder was told to name things.
 
     Attributes:
@@ -61,8 +61,7 @@ class Names:
     variable: str = MEMORY_LIMIT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(Struct, frozen=True, kw_only=True):
     """What was read.
 
     Attributes:
@@ -82,8 +81,7 @@ class Read:
     sight: Sight = field(default_factory=Sight)
 
 
-@dataclass(slots=True)
-class _OnNode:
+class _OnNode(Struct):
     """What is on one node: who holds GPUs (by group as well), who shares them, who has whole ones."""
 
     reservations: list[Object] = field(default_factory=list)
@@ -168,8 +166,7 @@ def _shown(pod: Object) -> Pod:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeView:
+class _NodeView(Struct, frozen=True):
     """Makes what is shown of a node."""
 
     read: Read

@@ -7,9 +7,9 @@ more than `MOST_MAPS`; requests are read before pods, so that one that is being 
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import anyio
+from msgspec import Struct, field
 
 from controller.explain.gpus.model import Sight
 from controller.explain.gpus.picture import Maps, Names, Read, concerns_gpus, is_reservation
@@ -30,8 +30,7 @@ _PAGE = 500
 _ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(Struct):
     """Reads, and remembers what need not be read again.
 
     Attributes:

@@ -6,11 +6,12 @@ without it the pod's own annotations are all there is. What cannot be told is un
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from math import ceil
+
+from msgspec import Struct
 
 from controller.kai import fractions
 from controller.kai.environment import entry_of, key_in, value_of
@@ -33,8 +34,7 @@ _LIMIT = re.compile(r"([0-9]{1,18})([gGmMkK]?)")
 _UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """How much of each GPU a pod has.
 
     Attributes:
@@ -62,8 +62,7 @@ class LimitSource(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """The limit in force.
 
     Attributes:

@@ -6,7 +6,8 @@ looks, or that a bind under way explains.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from controller.explain.gpus.model import Finding, NodeGPUs, SharedGPU, Sight, Trouble
 from controller.explain.gpus.shares import percent

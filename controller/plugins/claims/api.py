@@ -8,10 +8,10 @@ resourceVersion.
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
+from msgspec import Struct
 
 from controller.kai.names import CLAIM_VERSIONS
 from controller.plugins.claims.model import (
@@ -171,8 +171,7 @@ class ClaimApi:
         raise NotServedError
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(Struct):
     """The time in which no other attempt of this process writes a claim.
 
     Attributes:

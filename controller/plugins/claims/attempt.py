@@ -7,12 +7,12 @@ stands in the way is returned as a Failed that names the claim, the node, the de
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from controller.kai.names import PODS
 from controller.kai.outcome import Failed, Outcome, Ready
@@ -51,8 +51,7 @@ _Work = Callable[[PodClaim], Awaitable[Object | Failed | None]]
 """Does something with a claim of the pod; returns None if there is no such claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """What all attempts of this process share."""
 
     client: Client

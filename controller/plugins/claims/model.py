@@ -5,8 +5,9 @@ here, only in the shape of a device request, see `device_requests`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from controller.runtime.client import Object
 
@@ -28,8 +29,7 @@ RESERVED_FOR_LIMIT = 256
 _NAME_LIMIT = 253
 
 
-@dataclass(frozen=True, slots=True)
-class PodClaim:
+class PodClaim(Struct, frozen=True):
     """A device claim that a pod uses.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Whether a pod can have a device claim, and whether its devices are prepared. Pure; used by attempt.py."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.kai.outcome import Failed, Ready
 from controller.kai.pods import full_name
@@ -89,8 +90,7 @@ def _full(claim: Object, limit: int, node_name: str) -> Failed:
     return Failed(Reason.CLAIM_FULL, f"{text}; it has no room for one on node {node_name}")
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
+class Readiness(Struct, frozen=True):
     """Whether devices that need preparing before a bind are prepared.
 
     Attributes:

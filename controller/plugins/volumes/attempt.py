@@ -7,9 +7,10 @@ written under a resourceVersion, so an attempt that was broken off is found done
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
 
 import anyio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.kai.names import VOLUME_CLAIMS, VOLUMES
 from controller.kai.outcome import WaitEndedError
@@ -32,8 +33,7 @@ _TRY_DELAYS_S = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Before each try of an attempt: a write that meets a conflict is decided anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+class Common(Struct, frozen=True):
     """What all attempts of a process share.
 
     Attributes:

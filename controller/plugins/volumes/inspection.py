@@ -4,8 +4,9 @@ Used by volumebinding before a GPU is reserved, and by each attempt. It only rea
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from controller.kai.reasons import Reason
 from controller.plugins.base import BindContext, Failed

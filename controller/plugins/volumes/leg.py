@@ -1,12 +1,11 @@
 """One claim of a pod on its way to being bound, and what an attempt knows of it; for volumebinding."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from controller.plugins.volumes.model import Claim, Volume
 
 
-@dataclass(slots=True)
-class Leg:
+class Leg(Struct):
     """One claim of the pod; kept up to date while it is waited for.
 
     Attributes:

@@ -6,8 +6,9 @@ controllers that carry out the binding judge by them.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
+
+from msgspec import Struct
 
 from controller.kai.quantity import quantity
 from controller.kai.selectors import label_selected
@@ -80,8 +81,7 @@ def sum_up(problems: Counter[str]) -> str:
     return ", ".join(f"{count} {'is' if count == 1 else 'are'} {text}" for text, count in found.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """A CSIStorageCapacity.
 
     Attributes:

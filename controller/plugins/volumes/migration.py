@@ -6,7 +6,8 @@ we. The plugins of Azure Files and Portworx have no topology, and so nothing tha
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.runtime.client import Object
 
@@ -18,8 +19,7 @@ _OLD_ZONE, _OLD_REGION = (f"failure-domain.beta.kubernetes.io/{part}" for part i
 _ZONE_SEPARATOR = "__"  # in a label of a volume that is in several
 
 
-@dataclass(frozen=True, slots=True)
-class _Migration:
+class _Migration(Struct, frozen=True):
     """How an in-tree plugin's topology reads in its CSI driver's labels.
 
     Attributes:

@@ -4,11 +4,11 @@ A cluster may have ten thousand volumes, so what is kept of one is a few hundred
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from controller.kai.pods import full_name
 from controller.kai.quantity import quantity
@@ -23,8 +23,7 @@ _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"  # older than the field, and it wins
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A PersistentVolumeClaim.
 
     Attributes:
@@ -118,8 +117,7 @@ class ClaimReference(NamedTuple):
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
+class Volume(Struct, frozen=True):
     """A PersistentVolume.
 
     Attributes:
@@ -233,8 +231,7 @@ class Alike:
         return self._sizes[text]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A node as a volume sees it.
 
     Attributes:

@@ -3,10 +3,10 @@
 The work is that of `attempt`; here is what the process knows of all attempts under way.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import anyio
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from controller.kai.outcome import failed_by
@@ -27,8 +27,7 @@ class Arguments(BaseModel):
     bind_timeout_s: Annotated[int, Field(alias="bindTimeoutSeconds", ge=0, lt=2**63)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(Struct, frozen=True):
     """What `prepare` hands to `pre_bind`: the claims that it looked at, and since when."""
 
     inspection: Inspection

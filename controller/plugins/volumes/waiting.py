@@ -6,10 +6,10 @@ ends with them. Invariant: every cause ends the wait within a second or two, not
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
+from msgspec import Struct
 
 from controller.kai.names import NODES, VOLUME_CLAIMS, VOLUMES, is_object_name
 from controller.kai.reasons import Reason
@@ -24,8 +24,7 @@ from controller.runtime.client import Object
 _GUARDED_AFTER_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """What others do with a claim has changed, so that it has to be decided anew."""
 
 

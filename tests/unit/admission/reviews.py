@@ -3,10 +3,10 @@
 import base64
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from controller.admission.review import mutate, validate
 from controller.admission.rules import Rules

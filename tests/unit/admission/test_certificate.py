@@ -1,10 +1,10 @@
 """Certificates of our own making: what they are for, who trusts them, when it is time for another."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from msgspec.structs import replace
 
 from controller.admission.certificate import VALID_FOR, Issued, is_ours, issue, names_of, why_another
 from controller.admission.tls import KeyPair

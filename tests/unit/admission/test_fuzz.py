@@ -1,12 +1,12 @@
 """Whatever comes in: an answer, or BadReview."""
 
 import string
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from controller.admission.review import BadReview, mutate, validate
 from controller.runtime.client import Object

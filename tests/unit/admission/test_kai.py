@@ -2,10 +2,10 @@
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from controller.runtime.client import Object
 from tests.unit.admission.reviews import LIMITING, mutated, refusal

@@ -1,9 +1,9 @@
 """What becomes of new pods that ask for a share."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.admission.gpusharing import base_of, random_suffix
 from controller.admission.review import mutate

@@ -1,10 +1,10 @@
 """AdmissionReviews that are odd, and requests with which the webhook has nothing to do."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from controller.admission.review import BadReview, mutate, validate
 from controller.admission.rules import Rules

@@ -1,9 +1,9 @@
 """Changes of pods: what was settled when they were made, and what only the binder writes."""
 
 import copy
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from controller.admission.rules import Rules
 from controller.runtime.client import Object

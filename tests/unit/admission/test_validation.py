@@ -1,9 +1,9 @@
 """Which new pods are refused: each odd text by itself, and what does not go together."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.admission.review import validate
 from controller.admission.rules import Rules

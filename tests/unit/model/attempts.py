@@ -6,12 +6,13 @@ goes by B-13, written down here once more, in its own words.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import NamedTuple
 
 import orjson
+from msgspec.structs import replace
 
 from controller.binder import status as statuses
 from controller.binder.decisions import judged_after, leaves_it_open, must_be_confirmed, why_obsolete

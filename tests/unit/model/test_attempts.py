@@ -1,10 +1,10 @@
 """Attempts to bind a pod, in every order of what can happen; and mutants of the code, which are caught."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 
 import pytest
+from msgspec.structs import replace
 
 from controller.binder import status as statuses
 from controller.binder.patches import json_patch

@@ -5,11 +5,11 @@ All expected numbers were worked out by hand from the exact decimals.
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from typing import cast
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Prepared, Ready

@@ -1,11 +1,11 @@
 """What nvfractions tells the node, and what gpusharing tells it of a request of KAI v0.18."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from typing import cast
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from controller.kai.outcome import Failed, Ready
 from controller.kai.request import BindRequest, ComputeMode
