@@ -192,21 +192,19 @@ class Teller:
                 refusal, tries = error, tries + 1
             else:
                 return True
-            if not refusal.transient:
-                try:
-                    present = await self._read_again(item)
-                except errors.ApiError as error:
-                    refusal = error  # so it is not known what was wrong
-                else:
-                    if present is None:
-                        return False
-                    if isinstance(refusal, errors.InvalidError):
-                        # The status was not as we knew it, or the schema does not take ours.
-                        is_news = present.get("status") != item.get("status")
-                        status = refreshed(whole, order, present) if is_news else bare(whole)
-                    item = present
-                    if isinstance(refusal, errors.InvalidError) and tries <= _AT_ONCE:
-                        continue
+            try:
+                present = item if refusal.transient else await self._read_again(item)
+            except errors.ApiError as error:
+                refusal, present = error, item  # so it is not known what was wrong
+            if present is None:
+                return False
+            if isinstance(refusal, errors.InvalidError):
+                # The status was not as we knew it, or the schema does not take ours.
+                is_news = present.get("status") != item.get("status")
+                status = refreshed(whole, order, present) if is_news else bare(whole)
+            item = present
+            if isinstance(refusal, errors.InvalidError) and tries <= _AT_ONCE:
+                continue
             delay_s = self._backoff.delay_s(tries)
             log = logger.bind(error=refusal.message, retry_in_s=delay_s)
             log.warning("The status could not be written and will be tried again")

@@ -1,7 +1,6 @@
 """AdmissionReviews as the API server sends them, and what becomes of a pod by the answers."""
 
 import base64
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from controller.admission.review import mutate, validate
 from controller.admission.rules import Rules
 from controller.runtime.client import Object
+from tests.jsonpatch import patched
 
 RULES = Rules(
     scheduler_name="kai-scheduler",
@@ -128,28 +128,3 @@ def annotated(item: Object, annotations: Mapping[str, str | None]) -> Object:
     whole = {**item["metadata"]["annotations"], **annotations}
     kept = {name: value for name, value in whole.items() if value is not None}
     return {**item, "metadata": {**item["metadata"], "annotations": kept}}
-
-
-def patched(item: Object, ops: list[Object]) -> Object:
-    """What RFC 6902 makes of a pod; it raises where a patch does not fit."""
-    new = copy.deepcopy(item)
-    for op in ops:
-        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in op["path"].split("/")[1:]]
-        place: Any = new
-        for part in parents:
-            place = place[int(part)] if isinstance(place, list) else place[part]
-        if isinstance(place, list):
-            match op["op"]:
-                case "add" if last == "-":
-                    place.append(op["value"])
-                case "replace":
-                    place[int(last)] = op["value"]
-                case other:
-                    raise AssertionError(f"{other} {op['path']}")
-        else:
-            assert (last in place) is (op["op"] != "add")
-            if op["op"] == "remove":
-                del place[last]
-            else:
-                place[last] = op["value"]
-    return new

@@ -16,12 +16,12 @@ from controller.plugins.config import PluginConfig
 from controller.plugins.registry import BUILT_IN, resolve
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
+from tests.jsonpatch import patched
 from tests.unit.admission.reviews import (
     LIMITING,
     NVFRACTIONS,
     RULES,
     operations,
-    patched,
     pod,
     response,
     review,

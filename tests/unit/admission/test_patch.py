@@ -4,7 +4,7 @@ import pytest
 
 from controller.admission.patch import patch_of
 from controller.runtime.client import Object
-from tests.unit.admission.reviews import patched
+from tests.jsonpatch import patched
 
 
 @pytest.mark.parametrize(

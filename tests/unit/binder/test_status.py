@@ -15,6 +15,7 @@ from controller.kai.request import BindRequest, BindStatus
 from controller.plugins.base import DependencyNotMet, Failed, Outcome, Ready, Skipped
 from controller.runtime.client import Object
 from controller.runtime.workqueue import Backoff
+from tests.jsonpatch import patched
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -508,24 +509,6 @@ def test_a_wait_of_a_new_spec_takes_the_old_ending_away() -> None:
 # The patch
 
 
-def apply(patch: list[Object], item: Object) -> Object:
-    """What the API server makes of the patch; an AssertionError where it would refuse."""
-    changed: Object = orjson.loads(orjson.dumps(item))
-    for operation in patch:
-        *path, last = operation["path"].split("/")[1:]
-        place = changed
-        for step in path:
-            place = place[step]
-        match operation["op"]:
-            case "test":
-                assert place.get(last) == operation["value"]
-            case "add":
-                place[last] = operation["value"]
-            case "remove":
-                del place[last]
-    return changed
-
-
 def item(status: object = ...) -> Object:
     found: Object = {"metadata": {"name": "a", "uid": "u"}, "spec": {}}
     return found if status is ... else {**found, "status": status}
@@ -537,19 +520,19 @@ STATUS: Object = {"phase": "Succeeded", "reason": None, "conditions": [{"type": 
 @pytest.mark.parametrize("present", [..., None, [], "text", 7, True])
 def test_a_status_that_is_none_is_written_whole(present: object) -> None:
     patch = json_patch(item(present), STATUS)
-    assert apply(patch, item(present))["status"] == {
+    assert patched(item(present), patch)["status"] == {
         "phase": "Succeeded",
         "conditions": [{"type": "Bound"}],
     }
     assert patch[1]["op"] == "test"
     with pytest.raises(AssertionError):  # somebody else wrote one meanwhile
-        apply(patch, item({"phase": "Odd"}))
+        patched(item({"phase": "Odd"}), patch)
 
 
 @pytest.mark.parametrize("present", [{}, {"phase": "Failed"}, {"reason": "x", "phase": 7}])
 def test_fields_are_written_into_a_status_that_is_there(present: Object) -> None:
     patch = json_patch(item({**present, "foreign": 1}), STATUS)
-    assert apply(patch, item({**present, "foreign": 1}))["status"] == {
+    assert patched(item({**present, "foreign": 1}), patch)["status"] == {
         "phase": "Succeeded",
         "conditions": [{"type": "Bound"}],
         "foreign": 1,
@@ -574,7 +557,7 @@ def test_another_request_of_the_same_name_is_not_written() -> None:
         other = item(present)
         other["metadata"]["uid"] = "u2"
         with pytest.raises(AssertionError):
-            apply(patch, other)
+            patched(other, patch)
 
 
 def test_what_a_schema_refuses_is_told_with_what_the_scheduler_reads() -> None:
@@ -590,11 +573,11 @@ def test_what_a_schema_refuses_is_told_with_what_the_scheduler_reads() -> None:
 
 
 def test_a_report_written_over_json_reads_back() -> None:
-    written = apply(json_patch(item(), fail(limit=3).status), item())
+    written = patched(item(), json_patch(item(), fail(limit=3).status))
     status = BindStatus.of(written)
     assert (status.phase, status.failed_attempts, status.observed_generation) == ("Failed", 1, 1)
     done = told(request(3), 1, status, attempt(DONE), NOW).status
-    again = BindStatus.of(apply(json_patch(written, done), written))
+    again = BindStatus.of(patched(written, json_patch(written, done)))
     assert (again.phase, again.reason, again.failed_attempts) == ("Succeeded", "", 1)
 
 

@@ -26,6 +26,7 @@ from controller.runtime.cache import Key, key_of
 from controller.runtime.client import Client, Object, Patch, Resource
 from controller.runtime.manager import Manager
 from controller.settings import load
+from tests.jsonpatch import PatchError, patched
 
 RESERVATIONS = "kai-resource-reservation"
 WATCH_S = 20.0
@@ -235,13 +236,10 @@ class Memory(Client):
         item = copy.deepcopy(self.found(resource, name, namespace or ""))
         if how is Patch.JSON:
             assert isinstance(body, list)
-            for step in body:
-                *parts, last = step["path"].split("/")[1:]
-                inner = item
-                for part in parts:
-                    inner = inner[part]
-                if step["op"] == "add":
-                    inner[last] = step["value"]
+            try:
+                item = patched(item, body)
+            except PatchError as error:
+                raise errors.from_status(f"patch {name}", 422, {}, str(error)) from error
         else:
             assert isinstance(body, dict)
             for part, delta in body.items():

@@ -27,8 +27,8 @@ from controller.runtime import errors
 from controller.runtime.cache import Change, Key
 from controller.runtime.client import Object
 from controller.runtime.workqueue import Backoff
+from tests.jsonpatch import applied
 from tests.unit.model.explorer import Step
-from tests.unit.model.jsonpatch import applied
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = "ready"

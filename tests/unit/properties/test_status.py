@@ -15,7 +15,7 @@ from controller.runtime.client import Object
 from controller.runtime.reporting import cut, merge_condition
 from controller.runtime.texts import visible
 from controller.runtime.workqueue import Backoff
-from tests.unit.model.jsonpatch import applied
+from tests.jsonpatch import applied
 from tests.unit.properties.profile import examples
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
