@@ -101,7 +101,8 @@ class Teller:
             self._counts.measures.succeeded(self._counts.age_s(item))
             logger.bind(pod=request.pod_name, node=request.node_name).info("Bound a pod")
         if pod is not None and report.pod_condition is not None:
-            await self._write_pod_condition(pod, report.pod_condition, now, slot)
+            is_last = report.result.requeue_after_s is None
+            await self._write_pod_condition(pod, report.pod_condition, now, slot, is_last=is_last)
         stored = await self._write_status(item, report.status, ending.order, slot)
         if not stored and isinstance(ending.verdict, Failed):
             return Result()
@@ -146,8 +147,13 @@ class Teller:
             retry_in_s=report.result.requeue_after_s,
         ).warning("A bind failed")
 
-    async def _write_pod_condition(self, pod: Object, condition: Object, now: datetime, slot: Slot) -> None:
-        """Writes it, unless the pod says so already; it may not undo or repeat what is done."""
+    async def _write_pod_condition(
+        self, pod: Object, condition: Object, now: datetime, slot: Slot, *, is_last: bool
+    ) -> None:
+        """Writes it, unless the pod says so already; it may not undo or repeat what is done.
+
+        `is_last`: no attempt follows that would tell the pod again.
+        """
         metadata = pod["metadata"]
         present = (pod.get("status") or {}).get("conditions") or []
         same = ("type", "status", "reason", "message")
@@ -170,8 +176,7 @@ class Teller:
             except errors.ApiError as error:
                 log = logger.bind(pod=metadata["name"], error=error.message)
                 log.warning("The pod's condition could not be written")
-                last_word = condition["status"] == "True"  # a failure is told again with the next attempt
-                most = _POD_TRIES if error.transient else _POD_TRIES_500 if last_word else 1
+                most = _POD_TRIES if error.transient else _POD_TRIES_500 if is_last else 1
                 passing = error.transient or isinstance(error, errors.ServerError)
                 if not passing or tries >= most:
                     return

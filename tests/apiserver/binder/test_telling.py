@@ -71,6 +71,20 @@ def test_a_pod_that_cannot_be_told_holds_nothing_up(cluster: Cluster, proxy: Pro
         assert is_told(cluster, name)
 
 
+def test_a_pod_is_told_of_a_failure_that_no_attempt_follows(
+    cluster: Cluster, proxy: Proxy, binder: Binder
+) -> None:
+    """A webhook that must be asked was down for a moment; of an earlier attempt the next one tells."""
+    binder.start()
+    told = f"^{cluster.pods}/a/status$"
+    with proxy.rule(Rule(Answer(500), method="PATCH", path=told, times=3)) as refused:
+        cluster.pod_and_request("a", "no-such-node", backoffLimit=2)
+        cluster.wait_for_attempts("a", 2, within_s=20)
+        assert refused.count == 4, "once for the first attempt, until it was taken for the last"
+    condition = cluster.pod_bound("a") or {}
+    assert (condition.get("status"), condition.get("reason")) == ("False", "BindingError")
+
+
 def test_all_pods_are_told_though_the_binder_is_killed_again_and_again(
     cluster: Cluster, binder: Binder
 ) -> None:
