@@ -23,30 +23,57 @@ def patched(item: Object, patch: list[Object]) -> Object:
         place: Any = changed
         try:
             for part in way:
-                place = place[int(part)] if isinstance(place, list) else place[part]
-            _do(step, place, int(last) if isinstance(place, list) and last != "-" else last)
+                place = place[_index(part)] if isinstance(place, list) else place[part]
+            if isinstance(place, list):
+                _do_in_list(step, place, len(place) if last == "-" else _index(last))
+            else:
+                _do(step, place, last)
         except (LookupError, TypeError, ValueError) as error:
             raise PatchError(f"{step['op']} {step['path']}: {error!r}") from error
     return changed
 
 
-def _do(step: Object, place: Any, last: Any) -> None:  # noqa: ANN401 -- a map or a list, and where in it
+def _index(part: str) -> int:
+    if not part.isdecimal():
+        raise ValueError(f"{part} is no index")
+    return int(part)
+
+
+def _do(step: Object, place: Object, name: str) -> None:
+    if not isinstance(place, dict):
+        raise TypeError("it is no map")
     match step["op"]:
         case "test":
-            found = place.get(last) if isinstance(place, dict) else place[last]
-            if found != step["value"]:
-                raise PatchError(f"test {step['path']}: {found!r}")
-        case "add" if last == "-":
-            place.append(step["value"])
+            _test(place.get(name), step)
         case "add":
-            place[last] = step["value"]
-        case "replace":
-            place[last]  # has to be there
-            place[last] = step["value"]
-        case "remove":
-            del place[last]
-        case other:
-            raise NotImplementedError(other)
+            place[name] = step["value"]
+        case "replace" if name in place:
+            place[name] = step["value"]
+        case _:
+            _remove(step, place, name)
+
+
+def _do_in_list(step: Object, place: list[Any], index: int) -> None:
+    match step["op"]:
+        case "test":
+            _test(place[index], step)
+        case "add" if index <= len(place):
+            place.insert(index, step["value"])
+        case "replace" if index < len(place):
+            place[index] = step["value"]
+        case _:
+            _remove(step, place, index)
+
+
+def _test(found: object, step: Object) -> None:
+    if found != step["value"]:
+        raise PatchError(f"test {step['path']}: {found!r}")
+
+
+def _remove(step: Object, place: Any, where: Any) -> None:  # noqa: ANN401 -- a map or a list, and where in it
+    if step["op"] != "remove":
+        raise LookupError("it leads nowhere")
+    del place[where]
 
 
 def applied(item: Object, patch: list[Object]) -> Object | None:

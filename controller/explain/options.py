@@ -5,9 +5,7 @@ Called by `command.py`. Invariant: nothing heavy is imported, so that `--help` c
 
 import argparse
 from collections.abc import Sequence
-from typing import NoReturn
-
-from msgspec import Struct
+from typing import NamedTuple, NoReturn
 
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 BINDER_NAMESPACE = "kai-scheduler"
@@ -41,7 +39,7 @@ exit codes: 0 nothing is wrong so far as can be seen, 1 something is wrong on a 
 2 cannot tell (no such node, no rights, no server, bad arguments)"""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(NamedTuple):
     """What was asked for.
 
     Attributes:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -63,8 +64,8 @@ class _Asking:
         self.count = 0
         self._bench = bench
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1)
+        self._asking = self._pool.submit(self._ask)
 
     def _ask(self) -> None:
         plane = self._bench.plane
@@ -75,8 +76,10 @@ class _Asking:
             self.count += 1
 
     def stop(self) -> None:
+        """Ends it; raises what ended it before."""
         self._over.set()
-        self._thread.join()
+        self._asking.result()
+        self._pool.shutdown()
 
 
 @contextmanager
@@ -107,7 +110,7 @@ def _wait_for_more(assigned: Assignments) -> None:
 
 
 def _longest_gap_s(assigned: Assignments, since_s: float) -> float:
-    moments_s = [since_s, *sorted(moment for moment in assigned.seen_s.values() if moment > since_s)]
+    moments_s = [since_s, *sorted(moment for moment in list(assigned.seen_s.values()) if moment > since_s)]
     return max(later - earlier for earlier, later in pairwise(moments_s))
 
 

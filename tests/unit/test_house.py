@@ -133,3 +133,25 @@ def test_no_plugin_knows_another() -> None:
         if imported in owner and owner[imported] != owner[module]
     ]
     assert crossing == []
+
+
+def test_what_is_replaced_is_a_field() -> None:
+    """By name only: type checkers do not look into msgspec's replace as they do into that of dataclasses."""
+    trees = [ast.parse(path.read_text()) for path in FILES]
+    fields = {
+        line.target.id
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    }
+    replaced = {
+        word.arg
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "replace"
+        for word in node.keywords
+    }
+    assert replaced
+    assert replaced <= fields

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from controller.admission.review import mutate, validate
 from controller.admission.rules import Rules
 from controller.runtime.client import Object
-from tests.jsonpatch import patched
+from tests.jsonpatch import applied, patched
 
 RULES = Rules(
     scheduler_name="kai-scheduler",
@@ -82,11 +82,20 @@ def response(answer: bytes) -> dict[str, Any]:
     return inner
 
 
+def patched_as_told(item: Object, ops: list[Object]) -> Object:
+    """The pod with a patch, whose operations say what they do: what is there is replaced, not added."""
+    for op in ops:
+        if op["op"] == "add" and not op["path"].endswith("/-"):
+            assert applied(item, [{**op, "op": "replace"}]) is None, op
+        item = patched(item, [op])
+    return item
+
+
 def mutated(item: Object, rules: Rules = RULES, suffix: str = SUFFIX) -> Object:
     """The pod as the mutating webhook leaves it, which must allow it."""
     found = response(mutate(review(item), rules, suffix=lambda: suffix))
     assert found["allowed"], found
-    return patched(item, operations(found))
+    return patched_as_told(item, operations(found))
 
 
 def operations(found: Mapping[str, Any]) -> list[Object]:
@@ -105,14 +114,14 @@ def refusal(item: Object, rules: Rules = RULES, user: str = TENANT) -> str:
     first = response(mutate(review(item, user=user), rules, suffix=lambda: SUFFIX))
     if not first["allowed"]:
         return str(first["status"]["message"])
-    found = response(validate(review(patched(item, operations(first)), user=user), rules))
+    found = response(validate(review(patched_as_told(item, operations(first)), user=user), rules))
     return "" if found["allowed"] else str(found["status"]["message"])
 
 
 def warnings(item: Object, rules: Rules = RULES) -> list[str]:
     """What both webhooks warn of for a new pod, which must be allowed."""
     first = response(mutate(review(item), rules, suffix=lambda: SUFFIX))
-    second = response(validate(review(patched(item, operations(first))), rules))
+    second = response(validate(review(patched_as_told(item, operations(first))), rules))
     assert first["allowed"], first
     assert second["allowed"], second
     return [*first.get("warnings", []), *second.get("warnings", [])]

@@ -16,12 +16,12 @@ from controller.plugins.config import PluginConfig
 from controller.plugins.registry import BUILT_IN, resolve
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object
-from tests.jsonpatch import patched
 from tests.unit.admission.reviews import (
     LIMITING,
     NVFRACTIONS,
     RULES,
     operations,
+    patched_as_told,
     pod,
     response,
     review,
@@ -94,7 +94,7 @@ def test_what_passes_can_be_prepared_and_what_could_not_be_does_not_pass(rules: 
             initContainers=[{"name": "warm"}],
         )
         first = response(mutate(review(item), rules))
-        new = patched(item, operations(first))
+        new = patched_as_told(item, operations(first))
         allowed = first["allowed"] and response(validate(review(new), rules))["allowed"]
         passed, stopped = passed + allowed, stopped + (not allowed)
         new["metadata"]["uid"] = "1"
