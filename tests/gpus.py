@@ -76,6 +76,9 @@ def reservation(group: str, number: int | None = 1, name: str = "", **options: A
     )
 
 
+BOUND = {"type": "Bound", "status": "True", "reason": "Reconciled"}
+
+
 def request(
     owner: Object,
     *groups: str,
@@ -102,7 +105,11 @@ def request(
             "selectedGPUGroups": list(groups),
             **more.get("spec", {}),
         },
-        "status": {"phase": phase, "conditions": more.get("conditions", [])},
+        "status": {
+            "phase": phase,
+            "observedGeneration": 1,
+            "conditions": [BOUND, *more.get("conditions", [])],
+        },
     }
 
 

@@ -146,6 +146,10 @@ class Chain:
             if self._is_concerned(step, context) is True and not failed:
                 await step.post_bind(self._of(step, context))
 
+    def undoes(self, context: BindContext) -> bool:
+        """Whether there is a plugin that is concerned and may have something to take back."""
+        return any(step.can_undo and self._is_concerned(step, context) is True for step in self._steps)
+
     async def rollback(self, context: BindContext) -> list[str]:
         """Has every plugin that is concerned take back its work, in reverse.
 

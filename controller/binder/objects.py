@@ -26,7 +26,7 @@ from controller.kai.names import (
     POD_BOUND,
     RECEIVED_RESOURCE_TYPE,
 )
-from controller.kai.reasons import LIMIT_CONDITION, Phase
+from controller.kai.reasons import LIMIT_CONDITION, ConditionType, Phase, Reason
 from controller.kai.request import MOST_GROUPS, owners_of
 from controller.kai.sharing import is_group, is_group_label
 from controller.runtime.client import Object
@@ -64,6 +64,9 @@ _POD_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "delet
 _POD_SPEC = ("nodeName", "schedulingGates", "resourceClaims")
 _SHARING = (CONFIG_MAP_PREFIX, GPU_FRACTION, GPU_MEMORY)
 _POD_STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
+_BOUND = {"type": ConditionType.BOUND, "status": "True", "reason": Reason.RECONCILED}
+_FOUND_BOUND = {**_BOUND, "reason": Reason.ALREADY_BOUND}
+"""Of requests that have succeeded; nobody changes what is in a cache."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _READ_CHARACTERS = 100
 
@@ -142,8 +145,9 @@ def trim_request(request: Object) -> Object:
     Of one that is too large only that is kept by which others judge it: for which pod, node and groups it is,
     and how it stands.
     One that has succeeded stays for as long as its pod, and its conditions, most of its bytes, are for
-    people, who read them live; only whether memory is limited is counted. Should anything be written to it
-    all the same, the patch does not fit at first, and it is read again.
+    people, who read them live; only whether memory is limited is counted, and whether it bound its pod or
+    found it bound. Should anything be written to it all the same, the patch does not fit at first, and it is
+    read again.
     """
     if is_cut(request):
         return request
@@ -153,7 +157,7 @@ def trim_request(request: Object) -> Object:
         return _cut_request(request)
     status = request.get("status")
     if isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED:
-        status["conditions"] = _limit_of(status.get("conditions"))
+        status["conditions"] = [*_limit_of(status.get("conditions")), *_end_of(status.get("conditions"))]
     return request
 
 
@@ -164,6 +168,14 @@ def _limit_of(conditions: object) -> list[Object]:
             told = {name: item.get(name) for name in ("type", "status", "reason")}
             return [{name: text[:_CUT_VALUE] for name, text in told.items() if isinstance(text, str)}]
     return []
+
+
+def _end_of(conditions: object) -> list[Object]:
+    """Whether it bound its pod, as one of two conditions that all share."""
+    told = [item for item in conditions if isinstance(item, dict)] if isinstance(conditions, list) else []
+    if not any(item.get("type") == ConditionType.BOUND and item.get("status") == "True" for item in told):
+        return []
+    return [_FOUND_BOUND if any(item.get("reason") == Reason.ALREADY_BOUND for item in told) else _BOUND]
 
 
 def _metadata(item: Object) -> Object:

@@ -206,7 +206,7 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 -- what was done must be undone
             stop = self._stopped(self._waits.step, _unforeseen(error))
         if isinstance(stop.verdict, Failed):
-            present = await self._present()
+            present = await self._present() if self._has_to_look(stop.verdict) else None
             if present is None:
                 return await self._undo(stop.step, stop.verdict)
             stop = Stop(stop.step, present)  # somebody was faster, perhaps an earlier attempt of ours
@@ -288,6 +288,11 @@ class _Attempt:
             return await self._undo(ConditionType.BOUND, verdict)
         await self._chain.post_bind(self._context)
         return self._ending(Stop(ConditionType.BOUND, verdict))
+
+    def _has_to_look(self, failure: Failed) -> bool:
+        """Whether it matters if the pod is on its node: something is taken back, or no attempt follows."""
+        undoes = self._request.is_fraction or self._chain.undoes(self._context)
+        return undoes or self._caller.is_final(failure)
 
     async def _present(self) -> Ready | None:
         """Whether the pod is on its node although this attempt failed: then nothing may be undone."""

@@ -16,7 +16,7 @@ from controller.binder.objects import is_cut
 from controller.binder.pipeline import Pipeline
 from controller.binder.telling import Teller
 from controller.binder.work import Caches, Kept, Work
-from controller.kai.names import BIND_REQUESTS, NODES, PODS
+from controller.kai.names import BIND_REQUESTS, NODES, PODS, is_object_name
 from controller.kai.outcome import (
     Attempted,
     Ending,
@@ -26,7 +26,7 @@ from controller.kai.outcome import (
     Ready,
     failed_by,
 )
-from controller.kai.pods import judge_pod
+from controller.kai.pods import is_owner, judge_pod
 from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest, InvalidRequestError, is_over
 from controller.runtime import errors
@@ -88,18 +88,9 @@ class BindRequestReconciler:
             request = BindRequest.parse(item)
         except InvalidRequestError as error:
             failure = Failed(Reason.INVALID_REQUEST, str(error), retry=False)
-            return await self._teller.refuse(item, failure, self._pipeline.order(is_fraction=False), slot)
-        work = Work(
-            item=item,
-            request=request,
-            slot=slot,
-            client=self._client,
-            caches=self._caches,
-            teller=self._teller,
-            order=self._order(request),
-        )
-        if request.is_fraction and not request.gpu_groups:
-            return await self._discard(work)
+            order = self._pipeline.order(is_fraction=False)
+            return await self._teller.refuse(item, await self._find_waiting(item), failure, order, slot)
+        work = self._work(item, request, slot)
         # Two requests may name one pod: the second has to see what became of the first.
         async with self._pods.hold((request.namespace, request.pod_name), slot.released):
             if work.obsolete() is not None:
@@ -107,6 +98,8 @@ class BindRequestReconciler:
             pod: Object | None = None
             try:
                 pod, verdict = await self._find_pod(request)
+                if verdict is None and request.is_fraction and not request.gpu_groups:
+                    return await self._discard(work)
                 await self._undo_former(key, pod, slot)
                 ending = await self._attempt(work, pod, verdict)
             except errors.ApiError as error:
@@ -140,8 +133,16 @@ class BindRequestReconciler:
         held = requests.get(name, namespace)
         return found if held is not None and is_cut(held) else held
 
-    def _order(self, request: BindRequest) -> tuple[str, ...]:
-        return self._pipeline.order(is_fraction=request.is_fraction)
+    def _work(self, item: Object, request: BindRequest, slot: Slot) -> Work:
+        return Work(
+            item=item,
+            request=request,
+            slot=slot,
+            client=self._client,
+            caches=self._caches,
+            teller=self._teller,
+            order=self._pipeline.order(is_fraction=request.is_fraction),
+        )
 
     async def _undo_kept(self, key: Key, slot: Slot) -> None:
         """Takes back what an attempt left for the next one, if that will not come.
@@ -194,6 +195,20 @@ class BindRequestReconciler:
         except errors.NotFoundError:
             return None, Failed(Reason.POD_NOT_FOUND, f"pod {request.full_pod_name} does not exist")
         return pod, judge_pod(request, pod, request.owner_uid)
+
+    async def _find_waiting(self, item: Object) -> Object | None:
+        """The pod that a request is for which cannot be understood, if there is one and it is on no node."""
+        spec, namespace = item.get("spec"), item["metadata"]["namespace"]
+        name = spec.get("podName") if isinstance(spec, dict) else None
+        if not isinstance(name, str) or not is_object_name(name):
+            return None
+        try:
+            pod = await self._client.get(PODS, name, namespace)
+        except errors.ApiError as error:
+            if error.transient:
+                raise
+            return None
+        return pod if is_owner(item, pod) and not pod["spec"].get("nodeName") else None
 
     def _may_be_bound_unseen(self, request: BindRequest, pod: Object) -> bool:
         """Whether the leader before us may have bound the pod, while work of that bind could be discarded.

@@ -119,24 +119,36 @@ def report(
         case Ready():
             return _succeeded(request, standing, ending, now)
         case Failed() as failure:
+            if failure.reason == Reason.REQUEST_CHANGED:
+                return _changed(standing, ending, failure, now)
             condition, event = _pod_failure(request, failure)
             told = _failed(standing, ending, failure, now, backoff)
             return replace(told, pod_condition=condition, pod_event=event)
 
 
 def refused(
-    standing: Standing, failure: Failed, order: tuple[str, ...], now: datetime, backoff: Backoff
+    pod_name: str,
+    standing: Standing,
+    failure: Failed,
+    order: tuple[str, ...],
+    now: datetime,
+    backoff: Backoff,
 ) -> Report:
-    """The report of a request that cannot be understood, so that nobody knows which pod it is for.
+    """The report of a request that cannot be understood.
 
     Args:
+        pod_name: Namespace and name of the pod that it is for and that waits; empty if that is not known.
         standing: How it stood.
         failure: What is wrong with it.
         order: Condition types of all steps.
         now: The time.
         backoff: Delays between attempts.
     """
-    return _failed(standing, Ending(order, {}, failure), failure, now, backoff)
+    told = _failed(standing, Ending(order, {}, failure), failure, now, backoff)
+    if not pod_name:
+        return told
+    condition, event = _not_bound(f"Failed to bind pod {pod_name}: {failure.message}")
+    return replace(told, pod_condition=condition, pod_event=event)
 
 
 def _succeeded(request: BindRequest, standing: Standing, ending: Ending, now: datetime) -> Report:
@@ -176,6 +188,21 @@ def _failed(standing: Standing, ending: Ending, failure: Failed, now: datetime, 
     )
 
 
+def _changed(standing: Standing, ending: Ending, failure: Failed, now: datetime) -> Report:
+    """Of an attempt that ended as the spec is another one by now: nothing has failed, and the next begins.
+
+    A phase Failed would have the scheduler take the request for one that is over.
+    """
+    status: Object = {"conditions": _conditions(standing, ending, now)}
+    return Report(
+        status=_begun(standing, status),
+        pod_condition=None,
+        pod_event=None,
+        request_event=Event("Warning", failure.reason, _whole_message(ending.culprit, failure)),
+        result=Result(),
+    )
+
+
 def waiting(
     standing: Standing,
     order: tuple[str, ...],
@@ -204,10 +231,12 @@ def waiting(
     what = "; ".join(f"{type_} waits for {text}" for type_, text in waits.items())
     lines[ConditionType.BOUND] = _Line("Unknown", Reason.WAITING, what)
     ordered = {type_: lines[type_] for type_ in (*order, ConditionType.BOUND)}
-    status: Object = {
-        "observedGeneration": standing.generation,
-        "conditions": _dated(standing, ordered, now),
-    }
+    return _begun(standing, {"conditions": _dated(standing, ordered, now)})
+
+
+def _begun(standing: Standing, status: Object) -> Object:
+    """The status of a request whose attempt has not ended yet."""
+    status["observedGeneration"] = standing.generation
     if standing.is_of_another_spec:
         # Or this spec would be taken for one that has failed, for good perhaps.
         status |= {"phase": Phase.PENDING, "reason": None, "failedAttempts": 0}
@@ -225,11 +254,14 @@ def _pod_failure(request: BindRequest, failure: Failed) -> tuple[Object | None, 
     if failure.reason == Reason.POD_REPLACED:
         return None, None
     text = f"Failed to bind pod {request.full_pod_name} to node {request.node_name}: {failure.message}"
-    event = Event("Warning", "BindingError", text)
-    if failure.reason in NEVER_ON_POD:
-        return None, event
+    condition, event = _not_bound(text)
+    return (None if failure.reason in NEVER_ON_POD else condition), event
+
+
+def _not_bound(text: str) -> tuple[Object, Event]:
     message = cut(text, TEXT_LIMIT)
-    return {"type": POD_BOUND, "status": "False", "reason": "BindingError", "message": message}, event
+    condition: Object = {"type": POD_BOUND, "status": "False", "reason": "BindingError", "message": message}
+    return condition, Event("Warning", "BindingError", text)
 
 
 def _conditions(standing: Standing, ending: Ending, now: datetime) -> list[Object]:

@@ -74,6 +74,11 @@ class Step(Struct, frozen=True):
         """Whether the bind goes on although it failed."""
         return self.failure_policy == "Ignore"
 
+    @property
+    def can_undo(self) -> bool:
+        """Whether the plugin may have something to take back after an attempt."""
+        return type(self.plugin).rollback is not Plugin.rollback
+
     def concerns(self, context: BindContext) -> bool | Failed:
         """Whether there is anything to do for it in this attempt."""
         try:

@@ -18,7 +18,8 @@ from controller.binder.patches import bare, json_patch, refreshed
 from controller.binder.status import Event, Report, Standing
 from controller.kai.names import BIND_REQUESTS, PODS
 from controller.kai.outcome import Ending, Failed, Outcome
-from controller.kai.reasons import ConditionType
+from controller.kai.pods import full_name
+from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
 from controller.runtime import errors
 from controller.runtime.cache import Cache
@@ -100,29 +101,49 @@ class Teller:
         else:
             self._counts.measures.succeeded(self._counts.age_s(item))
             logger.bind(pod=request.pod_name, node=request.node_name).info("Bound a pod")
+        is_stored = await self._write(item, pod, report, ending.order, now, slot)
+        if not is_stored and isinstance(ending.verdict, Failed):
+            return Result()
+        of_absent: Object = {"metadata": {"namespace": request.namespace, "name": request.pod_name}}
+        self._send_events(item, pod or of_absent, report)
+        return report.result
+
+    async def refuse(
+        self, item: Object, pod: Object | None, failure: Failed, order: tuple[str, ...], slot: Slot
+    ) -> Result:
+        """Tells a request that it cannot be understood, and the pod that waits, if it is known.
+
+        Returns when to look again.
+        """
+        now = datetime.now(UTC)
+        name = full_name(pod) if pod is not None else ""
+        report = statuses.refused(name, self.standing(item), failure, order, now, self._backoff)
+        self._count_failure(ConditionType.BOUND, failure, report)
+        if not await self._write(item, pod, report, order, now, slot):
+            return Result()
+        self._send_events(item, pod, report)
+        return report.result
+
+    async def _write(
+        self,
+        item: Object,
+        pod: Object | None,
+        report: Report,
+        order: tuple[str, ...],
+        now: datetime,
+        slot: Slot,
+    ) -> bool:
+        """Writes a report's condition and status; False if the request is gone."""
         if pod is not None and report.pod_condition is not None:
             is_last = report.result.requeue_after_s is None
             await self._write_pod_condition(pod, report.pod_condition, now, slot, is_last=is_last)
-        stored = await self._write_status(item, report.status, ending.order, slot)
-        if not stored and isinstance(ending.verdict, Failed):
-            return Result()
-        if report.pod_event is not None:
-            of_absent: Object = {"metadata": {"namespace": request.namespace, "name": request.pod_name}}
-            self._send(reference(pod or of_absent, "v1", "Pod"), report.pod_event)
-        if report.request_event is not None:
-            self._send(reference(item, BIND_REQUESTS.version, "BindRequest"), report.request_event)
-        return report.result
+        return await self._write_status(item, report.status, order, slot)
 
-    async def refuse(self, item: Object, failure: Failed, order: tuple[str, ...], slot: Slot) -> Result:
-        """Tells a request that it cannot be understood; says when to look again."""
-        now = datetime.now(UTC)
-        report = statuses.refused(self.standing(item), failure, order, now, self._backoff)
-        self._count_failure(ConditionType.BOUND, failure, report)
-        if not await self._write_status(item, report.status, order, slot):
-            return Result()
+    def _send_events(self, item: Object, pod: Object | None, report: Report) -> None:
+        if pod is not None and report.pod_event is not None:
+            self._send(reference(pod, "v1", "Pod"), report.pod_event)
         if report.request_event is not None:
             self._send(reference(item, BIND_REQUESTS.version, "BindRequest"), report.request_event)
-        return report.result
 
     async def show_waiting(
         self, item: Object, order: tuple[str, ...], waits: Mapping[str, str], outcomes: Mapping[str, Outcome]
@@ -141,6 +162,9 @@ class Teller:
     def _count_failure(self, step: str, failure: Failed, report: Report) -> None:
         is_final = report.result.requeue_after_s is None
         self._counts.measures.failed(step, failure.reason, final=is_final)
+        if failure.reason == Reason.REQUEST_CHANGED:
+            logger.info("The spec of a request was changed while it was worked on")
+            return
         logger.bind(
             reason=report.status["reason"],
             attempts=report.status["failedAttempts"],

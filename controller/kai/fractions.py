@@ -118,6 +118,20 @@ def asks_for_share(annotations: Mapping[str, str]) -> bool:
     return any(name.startswith(_PREFIX) and name.endswith(ends) for name in annotations)
 
 
+def memory_asked(pod: Object) -> tuple[str, str] | None:
+    """The annotation by which one container asks for memory of a GPU, and what it says; None without one.
+
+    A limit alone is the request as well (N-84). Where several containers ask, the pod makes no sense.
+    """
+    container = named_container(pod)
+    if not isinstance(container, str):
+        return None
+    asked = (
+        (key(container, ending), said(pod, container, ending)) for ending in (MEMORY_REQUEST, MEMORY_LIMIT)
+    )
+    return next(((name, text) for name, text in asked if text is not None), None)
+
+
 def cdi_key(container: str) -> str:
     """The annotation that has a container get devices by the Container Device Interface."""
     return f"{_CDI_PREFIX}{container}"

@@ -11,9 +11,11 @@ from math import ceil
 
 from msgspec import Struct
 
+from controller.kai import fractions
 from controller.kai.names import GPU_FRACTION, GPU_MEMORY, NODE_GPU_MEMORY
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name
+from controller.kai.quantity import quantity
 from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.kai.sharing import exact_fraction, portion_of, shown
@@ -52,6 +54,18 @@ class Share(Struct, frozen=True):
     source: str
 
 
+class Asked(Struct, frozen=True):
+    """Memory of each GPU that a pod asks for.
+
+    Attributes:
+        mib: MiB, at least 1.
+        annotation: That says so.
+    """
+
+    mib: int
+    annotation: str
+
+
 def whole_number(text: object) -> int | None:
     """A positive whole number written in plain digits; None if it is none."""
     return int(text) or None if isinstance(text, str) and _INTEGER.fullmatch(text) else None
@@ -77,10 +91,12 @@ def share_of(request: BindRequest, pod: Object, card: Card) -> Share | Failed:
     portion = portion_of(request)
     if isinstance(portion, Failed):
         return portion
-    memory = annotation(pod, GPU_MEMORY)
-    if memory is not None:
-        granted_mib = _granted_mib(request, pod, memory, portion, card)
-        return granted_mib if isinstance(granted_mib, Failed) else Share(granted_mib, f"from {GPU_MEMORY}")
+    asked = asked_mib(pod)
+    if isinstance(asked, Failed):
+        return asked
+    if asked is not None:
+        failure = _beyond_grant(request, pod, asked, portion, card)
+        return failure or Share(asked.mib, f"from {asked.annotation}")
     fraction = _fraction(request, pod, portion)
     if isinstance(fraction, Failed):
         return fraction
@@ -104,32 +120,55 @@ def granted_at_most_mib(portion: Decimal, card: Card) -> int:
     return ceil((Fraction(portion) + _ROUNDING) * card.mib)
 
 
-def _granted_mib(
-    request: BindRequest, pod: Object, memory: str, portion: Decimal, card: Card
-) -> int | Failed:
-    """The memory that a pod asks for in MiB, if the scheduler can have granted it.
+def asked_mib(pod: Object) -> Asked | Failed | None:
+    """The memory of each GPU that a pod asks for by an amount; None if it asks by a fraction, or not at all.
 
-    The annotation may be changed after the scheduler has looked at it; the request's portion cannot.
+    By `gpu-memory` or, since KAI v0.18, by an annotation of its container alone; beside `gpu-fraction` that
+    may be what a binder has made of the fraction (N-43).
     """
-    name, asked_mib = full_name(pod), whole_number(memory)
-    if asked_mib is None:
+    name, memory = full_name(pod), annotation(pod, GPU_MEMORY)
+    if memory is not None:
+        mib = whole_number(memory)
+        if mib is not None:
+            return Asked(mib, GPU_MEMORY)
         text = (
             f"annotation {GPU_MEMORY} of pod {name} is {shown(memory)}; "
             "it must be a whole number of MiB, such as 4096"
         )
         return Failed(Reason.INVALID_GPU_MEMORY, text, retry=False)
-    asks = f"annotation {GPU_MEMORY} of pod {name} asks for {asked_mib} MiB"
-    if asked_mib > card.mib:
+    found = fractions.memory_asked(pod)
+    if found is None or annotation(pod, GPU_FRACTION) is not None:
+        return None
+    source, memory = found
+    try:
+        mib = int(quantity(memory) // MIB)
+    except ValueError:
+        mib = 0
+    if mib >= 1:
+        return Asked(mib, source)
+    text = f"annotation {source} of pod {name} is {shown(memory)}; it must be at least 1Mi, such as 4Gi"
+    return Failed(Reason.INVALID_GPU_MEMORY, text, retry=False)
+
+
+def _beyond_grant(
+    request: BindRequest, pod: Object, asked: Asked, portion: Decimal, card: Card
+) -> Failed | None:
+    """Why the scheduler cannot have granted so much memory, if it cannot.
+
+    The annotation may be changed after the scheduler has looked at it; the request's portion cannot.
+    """
+    asks = f"annotation {asked.annotation} of pod {full_name(pod)} asks for {asked.mib} MiB"
+    if asked.mib > card.mib:
         text = f"{asks}, more than a GPU of node {request.node_name} has: {card.source}"
         return Failed(Reason.MEMORY_EXCEEDS_CARD, text, retry=False)
     granted_mib = granted_at_most_mib(portion, card)
-    if asked_mib > granted_mib:
+    if asked.mib > granted_mib:
         text = (
             f"{asks}, more than the request grants: portion {portion} is at most {granted_mib} MiB, "
             f"with what rounding may have taken off; {card.source}"
         )
         return Failed(Reason.MEMORY_EXCEEDS_GRANT, text)
-    return asked_mib
+    return None
 
 
 def _fraction(request: BindRequest, pod: Object, portion: Decimal) -> tuple[Decimal, str] | Failed:

@@ -151,26 +151,51 @@ def container_of(pod: Object, *, strict: bool = False) -> tuple[str, Object] | F
 
     Args:
         pod: The pod.
-        strict: Whether annotations of KAI v0.18 that make no sense refuse the pod. Else they are not looked
-            at: before v0.18 they meant nothing (N-41).
+        strict: Whether annotations of KAI v0.18 decide, and refuse the pod if they make no sense. Else only
+            what was before v0.18 counts (N-41), unless the pod was prepared for the container that they name.
     """
     named = named_container(pod)
-    if isinstance(named, Failed):
-        if strict:
+    if strict:
+        if isinstance(named, Failed):
             return named
-        named = None
-    wanted = named if named is not None else annotation(pod, CONTAINER_NAME)
-    containers = pod["spec"].get("containers") or []
+        if named is not None:
+            found = _find(pod, named)
+            text = (
+                f"pod {full_name(pod)} has no container {shown(named)}, which its annotations of a share name"
+            )
+            return found or _misconfigured(text)
+    elif isinstance(named, str):
+        found = _find(pod, named)
+        if found is not None and _reads_maps(pod, *found):
+            return found
+    wanted, containers = annotation(pod, CONTAINER_NAME), pod["spec"].get("containers") or []
     if wanted is None:
         return (
             ("0", containers[0]) if containers else _misconfigured(f"pod {full_name(pod)} has no container")
         )
-    for mark, group in (("i", pod["spec"].get("initContainers") or []), ("", containers)):
+    text = (
+        f"pod {full_name(pod)} has no container {shown(wanted)}, which its annotation {CONTAINER_NAME} names"
+    )
+    return _find(pod, wanted) or _misconfigured(text)
+
+
+def _find(pod: Object, wanted: str) -> tuple[str, Object] | None:
+    """A container of a pod by its name, and its index as in the names of ConfigMaps."""
+    spec = pod["spec"]
+    for mark, group in (("i", spec.get("initContainers") or []), ("", spec.get("containers") or [])):
         for index, container in enumerate(group):
             if container["name"] == wanted:
                 return f"{mark}{index}", container
-    source = f"its annotation {CONTAINER_NAME} names" if named is None else "its annotations of a share name"
-    return _misconfigured(f"pod {full_name(pod)} has no container {shown(wanted)}, which {source}")
+    return None
+
+
+def _reads_maps(pod: Object, index: str, container: Object) -> bool:
+    """Whether a container takes its environment from the ConfigMaps of a share for the one at this index."""
+    name = f"{annotation(pod, CONFIG_MAP_PREFIX)}-{index}"
+    sources = [entry.get("valueFrom") or {} for entry in container.get("env") or []]
+    keys = [source.get("configMapKeyRef") or {} for source in sources]
+    whole = [source.get("configMapRef") or {} for source in container.get("envFrom") or []]
+    return any(source.get("name") in (name, f"{name}-evar") for source in (*keys, *whole))
 
 
 def _misconfigured(text: str) -> Failed:

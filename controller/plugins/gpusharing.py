@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from controller.kai.environment import key_in
 from controller.kai.fractions import cdi_key
 from controller.kai.limiter import oddities_of
+from controller.kai.memory import Asked, asked_mib
 from controller.kai.names import (
     GPU_MEMORY,
     LEGACY_VISIBLE_DEVICES,
@@ -178,11 +179,15 @@ def _wrong_portion(context: BindContext) -> Failed | None:
         return value
     if value > 1:
         wrong = "a share of a GPU is at most 1"
-    elif value > 0 or annotation(context.pod, GPU_MEMORY) or _is_tiny(context.pod, value):
+    elif value > 0 or _says_amount(context.pod) or _is_tiny(context.pod, value):
         return None
     else:
         wrong = "a share of a GPU is more than 0"
     return Failed(Reason.INVALID_PORTION, f"spec.receivedGPU.portion is {text}; {wrong}", retry=False)
+
+
+def _says_amount(pod: Object) -> bool:
+    return bool(annotation(pod, GPU_MEMORY)) or isinstance(asked_mib(pod), Asked)
 
 
 def _is_tiny(pod: Object, zero: Decimal) -> bool:

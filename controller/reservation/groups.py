@@ -4,19 +4,20 @@ The caches say when to look; nothing is deleted on their word alone. A group is 
 for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import anyio
 from loguru import logger
 
-from controller.kai.names import GROUP_LABEL, PODS
+from controller.kai.names import FRACTION, GROUP_LABEL, PODS, RECEIVED_RESOURCE_TYPE
 from controller.kai.outcome import Failed
-from controller.kai.pods import full_name, is_alive, is_finished
+from controller.kai.pods import annotation, full_name, is_alive, is_finished
 from controller.kai.reasons import Phase
 from controller.kai.request import BindRequest, BindStatus, InvalidRequestError
 from controller.kai.sharing import groups_of_pod, groups_of_request, is_group, needs_labels
+from controller.reservation.evidence import node_of
 from controller.reservation.manifest import device_of, has_our_name
-from controller.reservation.members import NODE_INDEX, POD_INDEX, GroupCaches, node_of, pod_key
+from controller.reservation.members import NODE_INDEX, POD_INDEX, GroupCaches, pod_key
 from controller.reservation.service import Reservations
 from controller.reservation.usage import Usage
 from controller.runtime import errors
@@ -109,7 +110,7 @@ class GroupReconciler:
         self._note_ages(group, known)
         holding = [pod for pod in known if not is_finished(pod)]
         held_nodes = {node_of(pod) for pod in holding}
-        lost = [user for user in self._members.users(group) if node_of(user) not in held_nodes]
+        lost = [user for user in self._members.users(group) if self._has_lost(user, group, held_nodes)]
         result = await self._evict(group, lost) if lost else Result()
         # From here on only what is ours: what another shard has is its own to release.
         for pod in filter(self._shard.shows, known):
@@ -128,6 +129,10 @@ class GroupReconciler:
                 return Result(_LOOK_AGAIN_S)  # no cache may tell of its end
             return await self._release(group, holding, versions)
         return result
+
+    def _has_lost(self, user: Object, group: str, held_nodes: Container[str]) -> bool:
+        """Whether a pod that may have a share has one for sure, and nothing holds its GPU."""
+        return node_of(user) not in held_nodes and self._members.has_share(user, group)
 
     async def _release(
         self, group: str, reservations: Iterable[Object], versions: Mapping[str, str]
@@ -191,6 +196,8 @@ class GroupReconciler:
             return
         if pod["spec"].get("nodeName") != request.node_name or BindStatus.of(item).phase == Phase.FAILED:
             return
+        if annotation(pod, RECEIVED_RESOURCE_TYPE) != FRACTION and not self._members.has_share(pod, group):
+            return  # it was bound before, and without a share
         metadata = pod["metadata"]
         logger.bind(pod=metadata["name"], groups=request.gpu_groups).warning(
             "A bound pod lacks its GPU groups"
@@ -252,7 +259,7 @@ class GroupReconciler:
             return
         running = (pod.get("status") or {}).get("phase") == _RUNNING
         same = pod["metadata"]["uid"] == metadata["uid"]
-        if not same or not running or not is_alive(pod) or not self._members.is_user(pod, group):
+        if not same or not running or not is_alive(pod) or not self._members.has_share(pod, group):
             return
         text = f"GPU group {group} has lost its reservation: its GPU may be given to others, so the pod goes"
         reference = {

@@ -12,8 +12,9 @@ from msgspec import Struct
 from controller.kai.pods import is_finished
 from controller.kai.reasons import LIMIT_CONDITION, Phase, Reason
 from controller.kai.request import BindStatus
+from controller.reservation.evidence import node_of
 from controller.reservation.manifest import device_of
-from controller.reservation.members import GroupCaches, Members, node_of
+from controller.reservation.members import GroupCaches, Members
 from controller.reservation.usage import Usage
 from controller.runtime.cache import Change
 from controller.runtime.client import Object
@@ -111,11 +112,12 @@ class Ledger:
         nodes = {node_of(pod) for pod in holding}
         told_by_no_change = group in self._usage.needed_live or self._usage.is_used(group)
         (self._unsure.add if told_by_no_change or numbers[UNNEEDED] else self._unsure.discard)(group)
+        sharing = [user for user in users if self._members.has_share(user, group)]
         return Shares(
             **numbers,
-            shares=len(users),
-            limited=sum(map(self._is_limited, users)),
-            unreserved=sum(node_of(user) not in nodes for user in users),
+            shares=len(sharing),
+            limited=sum(map(self._is_limited, sharing)),
+            unreserved=sum(node_of(user) not in nodes for user in sharing),
         )
 
     def _state(self, group: str, pod: Object, users: Iterable[Object]) -> str:

@@ -1,33 +1,20 @@
 """Who belongs to a GPU group: its reservation pods, its users, and the requests that keep it.
 
-`Reservations` and `GroupReconciler` ask. Labels and annotations of users' pods are claims, not facts: a pod
-has a share if it is on the node of the reservation and a request gave it one, or if it asks our scheduler for
-one and no request says otherwise. What the caches show is only a reason to look; live looks decide.
+`Reservations` and `GroupReconciler` ask. Who has a share is judged in `evidence`; here it is looked up. What
+the caches show is only a reason to look; live looks decide.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from msgspec import Struct
 
-from controller.kai import fractions
-from controller.kai.names import (
-    CONFIG_MAP_PREFIX,
-    FRACTION,
-    GPU_FRACTION,
-    GPU_INDEX,
-    GPU_MEMORY,
-    GPU_RESOURCE,
-    GROUP_LABEL,
-    GROUP_LABEL_PREFIX,
-    PODS,
-    RECEIVED_RESOURCE_TYPE,
-)
+from controller.kai.names import GPU_INDEX, GPU_RESOURCE, GROUP_LABEL, GROUP_LABEL_PREFIX, PODS
 from controller.kai.pods import annotation, is_alive, is_finished, is_owner, live
-from controller.kai.reasons import Phase
 from controller.kai.request import is_over
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.reservation.devices import devices_told
+from controller.reservation.evidence import asks_for_share, groups_kept, groups_used, has_succeeded, node_of
 from controller.reservation.manifest import NAME_PREFIX, ReservationOptions, device_of
 from controller.reservation.named import named_pods
 from controller.reservation.shard import Shard
@@ -39,7 +26,6 @@ from controller.runtime.client import Client, Object
 GROUP_INDEX = "group"
 POD_INDEX = "pod"
 NODE_INDEX = "node"
-_SHARE_ANNOTATIONS = (GPU_FRACTION, GPU_MEMORY, CONFIG_MAP_PREFIX)
 
 
 class GroupCaches(Struct, frozen=True):
@@ -78,52 +64,6 @@ def nodes_of_pod(pod: Object) -> Iterable[str]:
     return (name,) if name else ()
 
 
-def node_of(pod: Object) -> str:
-    """The node that a pod is on; empty if it is on none."""
-    return str(pod["spec"].get("nodeName") or "")
-
-
-def asks_for_share(pod: Object) -> bool:
-    """Whether a pod says of itself that it has or wants a share of a GPU."""
-    annotations = pod["metadata"].get("annotations") or {}
-    asks = any(name in annotations for name in _SHARE_ANNOTATIONS) or fractions.asks_for_share(annotations)
-    return asks or annotation(pod, RECEIVED_RESOURCE_TYPE) == FRACTION
-
-
-def groups_given(pod: Object, requests: Iterable[Object]) -> frozenset[str] | None:
-    """The groups that a pod was given when it was bound; None if no request tells.
-
-    Args:
-        pod: The pod.
-        requests: Those that were made for it.
-    """
-    given = [
-        groups_of_request(item)
-        for item in requests
-        if _has_succeeded(item) and (item.get("spec") or {}).get("selectedNode") == node_of(pod)
-    ]
-    return frozenset().union(*given) if given else None
-
-
-def groups_used(pod: Object, requests: Iterable[Object], scheduler_name: str) -> frozenset[str]:
-    """The groups of whose GPUs a pod has a share on its node, if it lives on one; the one rule of that.
-
-    Args:
-        pod: The pod.
-        requests: Those that were made for it; gone through twice.
-        scheduler_name: Of the scheduler whose pods share GPUs.
-    """
-    if is_finished(pod) or not node_of(pod):
-        return frozenset()
-    given = groups_given(pod, requests)
-    if given is not None:
-        return given
-    # The binder's cache has pods of its scheduler only, and does not keep its name.
-    if asks_for_share(pod) and pod["spec"].get("schedulerName", scheduler_name) == scheduler_name:
-        return groups_of_pod(pod)
-    return groups_of_pod(pod) & frozenset().union(*map(groups_of_request, requests))
-
-
 def looks_like_reservation(pod: Object, namespace: str, app_label: str) -> bool:
     """Whether a pod that has a group's label is a reservation.
 
@@ -142,12 +82,6 @@ def looks_like_reservation(pod: Object, namespace: str, app_label: str) -> bool:
     limits = [(item.get("resources") or {}).get("limits") or {} for item in pod["spec"]["containers"]]
     whole = any(amounts.get(GPU_RESOURCE) == "1" for amounts in limits)
     return metadata["name"].startswith(NAME_PREFIX) and labelled and whole and not asks_for_share(pod)
-
-
-def _has_succeeded(item: Object) -> bool:
-    """Whether a request has bound its pod; asked for each user of each group, so nothing else is read."""
-    status = item.get("status")
-    return isinstance(status, dict) and status.get("phase") == Phase.SUCCEEDED
 
 
 def _awaits(item: Object, group: str) -> bool:
@@ -187,21 +121,25 @@ class Members:
         return pod if pod is not None and is_owner(item, pod) else None
 
     def users(self, group: str) -> list[Object]:
-        """The pods that have a share of the group's GPU on their node, as the cache shows."""
+        """The pods that may have a share of the group's GPU on their node, as the cache shows."""
         labelled = self._caches.pods.by_index(GROUP_INDEX, group)
         told = filter(None, map(self.pod_of, self.requests(group)))
         pods = {pod["metadata"]["uid"]: pod for pod in (*labelled, *told)}
         return [pod for pod in pods.values() if self.is_user(pod, group)]
 
     def is_user(self, pod: Object, group: str, more_requests: Sequence[Object] = ()) -> bool:
-        """Whether a pod lives on some node and has a share of this group's GPU there.
+        """Whether a pod lives on some node and may have a share of this group's GPU there.
 
         Args:
             pod: The pod.
             group: The group.
             more_requests: Such as the cache may not have.
         """
-        return group in groups_used(pod, self.requests_for(pod, more_requests), self.options.scheduler_name)
+        return group in groups_kept(pod, self.requests_for(pod, more_requests), self.options.scheduler_name)
+
+    def has_share(self, pod: Object, group: str) -> bool:
+        """Whether one that may have a share has it, so that it may be judged by that."""
+        return group in groups_used(pod, self.requests_for(pod), self.options.scheduler_name)
 
     def requests_for(self, pod: Object, more_requests: Sequence[Object] = ()) -> list[Object]:
         """The requests that were made for a pod, by the cache and of those that are given beside it."""
@@ -210,17 +148,18 @@ class Members:
         found += [item for item in more_requests if key in pods_of_request(item)]
         return [item for item in found if is_owner(item, pod)]
 
-    def protects(self, item: Object) -> bool:
-        """Whether a request keeps its groups: it is to be bound, or its pod lives."""
-        if not _has_succeeded(item):
-            return not is_over(item)
+    def protects(self, item: Object, node_names: Container[str]) -> bool:
+        """Whether a request keeps its groups on these nodes: it is to be bound to one, or its pod lives."""
+        if not has_succeeded(item):
+            wanted = (item.get("spec") or {}).get("selectedNode")
+            return isinstance(wanted, str) and wanted in node_names and not is_over(item)
         pod = self.pod_of(item)
         return pod is not None and not is_finished(pod)
 
     def is_needed(self, group: str, node_names: Iterable[str]) -> bool:
         """Whether, by the caches, somebody uses or needs the group's reservation on one of these nodes."""
         names = frozenset(node_names)
-        return any(map(self.protects, self.requests(group))) or any(
+        return any(self.protects(item, names) for item in self.requests(group)) or any(
             node_of(pod) in names for pod in self.users(group)
         )
 
@@ -279,7 +218,7 @@ class Members:
             return True
         told = (item for item in more if group in groups_of_request(item))
         by_namespace: defaultdict[str, list[Object]] = defaultdict(list)
-        for item in filter(_has_succeeded, (*self.requests(group), *told)):
+        for item in filter(has_succeeded, (*self.requests(group), *told)):
             by_namespace[item["metadata"]["namespace"]].append(item)
         for namespace, items in by_namespace.items():
             pods = await named_pods(self._client, items, namespace)

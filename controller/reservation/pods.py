@@ -18,9 +18,10 @@ from controller.kai.reasons import Reason
 from controller.kai.request import BindRequest
 from controller.kai.sharing import groups_of_pod
 from controller.reservation.answer import Waiting
+from controller.reservation.evidence import node_of
 from controller.reservation.image import AgentImage
 from controller.reservation.manifest import device_of, mode_of, reservation_name, reservation_pod, stand_in
-from controller.reservation.members import Members, node_of
+from controller.reservation.members import Members
 from controller.reservation.usage import Usage
 from controller.runtime import errors
 from controller.runtime.cache import Cache
@@ -129,10 +130,16 @@ class ReservationPods:
     async def _make(self, group: str, bind: Bind) -> Object | Failed | None:
         """Makes the pod, or finds it in spite of the cache; None if a former one has to go first."""
         users = await self._members.users_everywhere(group, {bind.node_name})
+        users = [user for user in users if self._members.has_share(user, group)]
         failure = why_lost(group, bind.user["metadata"]["uid"], bind.node_name, users, self._usage.relied_on)
-        if failure is not None:
-            return failure
         name = reservation_name(bind.node_name, group)
+        if failure is not None:
+            # It is lost only if a live look does not find it either: a cache may be late.
+            found = await self._members.read(name)
+            if found is None or not is_alive(found) or self._usage.was_removed(found):
+                return failure
+            self._usage.forgive(found)
+            return found
         former = self._cache.get(name, self._options.namespace)
         if former is None or self._usage.was_removed(former):
             created = await self._create(group, bind)

@@ -28,6 +28,8 @@ _REMEMBERED = 4096
 _NAMESPACE_OF_CLUSTER = "default"
 """Where events of objects without a namespace are written, as Go's recorder does."""
 _ATTEMPTS = 3
+_OFTEN, _SELDOM_S = 25, 300.0
+"""An event that has come so often is written again after so many seconds; client-go's recorder drops it."""
 
 
 def rfc3339(moment: datetime) -> str:
@@ -88,12 +90,19 @@ class _Event(Struct, frozen=True):
 
 
 class _Sent(Struct):
+    """What was written of an event, and how often it has come since."""
+
     name: str
     count: int
+    written_s: float
+    since: int = 0
 
 
 class EventRecorder:
-    """Writes core/v1 Events behind the work; the same event again only raises its count."""
+    """Writes core/v1 Events behind the work; the same event again only raises its count.
+
+    One that has come often is written again every few minutes only, with all that came meanwhile counted.
+    """
 
     def __init__(self, client: Client, component: str, *, capacity: int = 10_000) -> None:
         self._client = client
@@ -164,13 +173,17 @@ class EventRecorder:
         namespace = event.regarding.get("namespace") or _NAMESPACE_OF_CLUSTER
         sent = self._sent.get(event.identity)
         if sent is not None:
+            if sent.count >= _OFTEN and anyio.current_time() < sent.written_s + _SELDOM_S:
+                sent.since += 1
+                return
+            count = sent.count + sent.since + 1
             try:
-                delta: Object = {"count": sent.count + 1, "lastTimestamp": now}
+                delta: Object = {"count": count, "lastTimestamp": now}
                 await self._client.patch(EVENTS, sent.name, delta, namespace, is_brief=True)
             except errors.NotFoundError:
                 del self._sent[event.identity]  # events expire after an hour: begin a new one
             else:
-                sent.count += 1
+                sent.count, sent.since, sent.written_s = count, 0, anyio.current_time()
                 return
         body: Object = {
             "apiVersion": "v1",
@@ -189,6 +202,6 @@ class EventRecorder:
         }
         with suppress(errors.AlreadyExistsError):  # an earlier try came through, its answer did not
             await self._client.create(EVENTS, body, namespace, is_brief=True)
-        self._sent[event.identity] = _Sent(event.name, 1)
+        self._sent[event.identity] = _Sent(event.name, 1, anyio.current_time())
         if len(self._sent) > _REMEMBERED:
             self._sent.popitem(last=False)

@@ -9,6 +9,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+_RETRYING = 5
+"""Work that can wait takes this part of the slots: more at a time, and what is new would find all busy."""
+
 
 class Slots:
     """The slots of a controller, and the workers that wait without one."""
@@ -21,7 +24,7 @@ class Slots:
             observe: Told of each change of the number that are held: 1 or -1.
         """
         self._free = anyio.Semaphore(limit)
-        self._kept_free = limit // 2
+        self._kept_free = limit - max(1, limit // _RETRYING)
         self._freed_s = float("-inf")
         self._observe = observe
         self._waiting: set[Slot] = set()

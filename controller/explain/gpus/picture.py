@@ -30,15 +30,9 @@ from controller.kai.outcome import Failed
 from controller.kai.pods import annotation, full_name, is_finished, is_owner
 from controller.kai.request import is_over
 from controller.kai.sharing import groups_of_pod, groups_of_request
+from controller.reservation.evidence import asks_for_share, groups_used, has_succeeded, node_of
 from controller.reservation.manifest import NAME_PREFIX, device_of, mode_of
-from controller.reservation.members import (
-    asks_for_share,
-    groups_given,
-    groups_used,
-    looks_like_reservation,
-    node_of,
-    pods_of_request,
-)
+from controller.reservation.members import looks_like_reservation, pods_of_request
 from controller.runtime.client import Object
 
 Maps = Mapping[str, Mapping[str, str]]
@@ -253,7 +247,10 @@ class _NodeView(Struct, frozen=True):
     def _use(self, user: Object, card: Card | None) -> Use:
         uid = user["metadata"]["uid"]
         requests, maps = self.requests[uid], self.read.maps.get(uid)
-        given = next((item for item in requests if groups_given(user, (item,))), None)
+        used = groups_used(user, requests, self.names.scheduler)
+        given = next(
+            (item for item in requests if has_succeeded(item) and used & groups_of_request(item)), None
+        )
         limit = limit_of(user, given, maps, self.names.variable)
         return Use(_shown(user), size_of(user, given, card), limit, devices_of(user, maps))
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from controller.kai import fractions
 from controller.kai.environment import entry_of, key_in, value_of
 from controller.kai.limiter import switched_off
-from controller.kai.memory import MIB, Card, Share, portion_mib, share_of, whole_number
+from controller.kai.memory import MIB, Card, Share, asked_mib, portion_mib, share_of, whole_number
 from controller.kai.names import GPU_MEMORY, VISIBLE_DEVICES
 from controller.kai.outcome import Failed
 from controller.kai.pods import annotation
@@ -102,7 +102,7 @@ def size_of(pod: Object, request: Object | None, card: Card | None) -> Size:
     parsed = _parsed(request)
     granted = portion_of(parsed) if parsed is not None else None
     if parsed is not None and isinstance(granted, Decimal) and granted > 0:
-        if annotation(pod, GPU_MEMORY) is None:
+        if asked_mib(pod) is None:
             exact = exact_fraction(pod, granted)
             return _of_fraction(exact, card) if isinstance(exact, Decimal) else _of_grant(granted, card)
         share = share_of(parsed, pod, card) if card is not None else None
@@ -154,7 +154,7 @@ def _written_mib(pod: Object) -> int | None:
 
 def _mib_in(pod: Object, ending: str) -> int | None:
     """The memory in an annotation of the container's share, MiB."""
-    found = container_of(pod)
+    found = container_of(pod, strict=True)
     text = fractions.said(pod, found[1]["name"], ending) if not isinstance(found, Failed) else None
     try:
         return int(quantity(text) // MIB) or None if text is not None else None

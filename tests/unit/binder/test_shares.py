@@ -148,3 +148,53 @@ async def test_a_reservation_of_another_make_that_has_been_there_is_freed_at_onc
         world.finish("a")
         await anyio.sleep(1)
         assert reservations(server) == set()
+
+
+async def test_a_request_that_finds_its_pod_bound_neither_gives_nor_takes_a_gpu() -> None:
+    """D-5, D-10: its group has no reservation, and that of the pod has no other request."""
+    server = Memory()
+    world = World(server)
+    async with world.running():
+        world.node("node-1")
+        world.reservation("first", "node-1", "g1")
+        pod = world.pod("p", node="node-1", group="g1")
+        world.ask(pod, "node-1", group="g2", is_new=True)
+        await anyio.sleep(60)
+        assert world.phase("p") == "Succeeded"
+        assert ("default", "p") in server.keys(PODS), "it was deleted for a GPU that it never had"
+        assert reservations(server) == {"first"}
+        world.finish("p")
+        await anyio.sleep(60)
+        assert reservations(server) == set()
+
+
+async def test_a_pod_that_was_bound_by_hand_is_neither_labelled_nor_deleted() -> None:
+    """T-1: its request succeeds, and nothing else happens."""
+    server = Memory()
+    world = World(server)
+    async with world.running():
+        world.node("node-1")
+        pod = world.pod("p", node="node-1", annotations={"gpu-fraction": "0.5"})
+        world.ask(pod, "node-1", group="g2", is_new=True)
+        await anyio.sleep(60)
+        assert world.phase("p") == "Succeeded"
+        assert not server.found(PODS, "p", "default")["metadata"].get("labels")
+
+
+async def test_a_request_of_nobody_does_nothing_to_a_later_pod_of_the_name() -> None:
+    """B-10: it has no owner, so it stays when its pod goes."""
+    server = Memory()
+    world = World(server)
+    async with world.running():
+        world.node("node-1")
+        pod = world.pod("p", group="g1")
+        item = world.ask(pod, "node-1", group="g1")
+        item["metadata"].pop("ownerReferences")
+        server.put(BIND_REQUESTS, item)
+        await anyio.sleep(5)
+        assert world.phase("p") == "Succeeded"
+        server.remove(PODS, "p", "default")
+        await anyio.sleep(60)
+        world.pod("p", node="node-1")
+        await anyio.sleep(60)
+        assert not server.found(PODS, "p", "default")["metadata"].get("labels")

@@ -258,12 +258,41 @@ def test_another_pod_of_the_same_name_is_told_nothing() -> None:
 
 def test_a_request_that_is_not_understood_has_no_pod() -> None:
     ending = Failed(Reason.INVALID_REQUEST, "spec.podName is empty", retry=False)
-    report = refused(Standing(1, NEW, None), ending, ORDER, NOW, BACKOFF)
+    report = refused("", Standing(1, NEW, None), ending, ORDER, NOW, BACKOFF)
     assert report.pod_condition is None
     assert report.pod_event is None
     assert report.status["phase"] == "Failed"
     assert report.status["failedAttempts"] == 1
     assert report.request_event == Event("Warning", "InvalidRequest", "spec.podName is empty")
+
+
+def test_a_request_that_is_not_understood_tells_the_pod_that_waits() -> None:
+    """B-38"""
+    ending = Failed(Reason.INVALID_REQUEST, "spec.selectedNode is empty", retry=False)
+    report = refused("team/p", Standing(1, NEW, None), ending, ORDER, NOW, BACKOFF)
+    text = "Failed to bind pod team/p: spec.selectedNode is empty"
+    assert report.pod_event == Event("Warning", "BindingError", text)
+    assert report.pod_condition is not None
+    assert (report.pod_condition["status"], report.pod_condition["message"]) == ("False", text)
+
+
+CHANGED = Failed(Reason.REQUEST_CHANGED, "request team/r was changed while it was worked on")
+
+
+@pytest.mark.parametrize("limit", [None, 1, 3])
+def test_a_spec_that_was_changed_meanwhile_has_not_failed(limit: int | None) -> None:
+    """B-13: of a request that has failed the scheduler may think that it is over."""
+    report = fail(ending=CHANGED, limit=limit)
+    assert report.status.keys() == {"conditions", "observedGeneration"}
+    assert report.status["conditions"][-1]["reason"] == "RequestChanged"
+    assert (report.pod_condition, report.pod_event) == (None, None)
+    assert report.request_event == Event("Warning", "RequestChanged", CHANGED.message)
+    assert report.result.requeue_after_s is None, "its change has it looked at"
+    before = stored(fail(limit=3).status)
+    kept = fail(before, ending=CHANGED, limit=3).status
+    assert kept.keys() == {"conditions", "observedGeneration"}, "what failed before has failed"
+    anew = fail(before, ending=CHANGED, limit=3, generation=2).status
+    assert (anew["phase"], anew["reason"], anew["failedAttempts"]) == ("Pending", None, 0)
 
 
 # Events of the request

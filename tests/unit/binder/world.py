@@ -324,9 +324,10 @@ class World:
         *,
         group: str = "",
         labels: Mapping[str, str] | None = None,
+        is_new: bool = False,
         **spec: Any,  # noqa: ANN401
     ) -> Object:
-        """The scheduler's request for a pod; of one that is on its node it has succeeded."""
+        """The scheduler's request for a pod; of one on its node it has succeeded, unless it is new."""
         name = pod["metadata"]["name"]
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
         metadata: Object = {"name": name, "namespace": "default", "ownerReferences": [owner]}
@@ -336,7 +337,7 @@ class World:
             gpu = {"count": 1, "portion": "0.50"}
             whole |= {"receivedResourceType": "Fraction", "receivedGPU": gpu, "selectedGPUGroups": [group]}
         item: Object = {"metadata": metadata, "spec": {**whole, **spec}}
-        if pod["spec"].get("nodeName"):
+        if pod["spec"].get("nodeName") and not is_new:
             item["status"] = {"phase": "Succeeded", "observedGeneration": 1, "conditions": []}
         return self.server.put(BIND_REQUESTS, item)
 

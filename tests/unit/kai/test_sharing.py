@@ -74,6 +74,38 @@ def test_the_target_container_and_its_maps(of: Object, container: str, index: st
     assert target.env_config_map == f"{PREFIX}-{index}-evar"
 
 
+def keyed(container: str, read_by: str = "", **given: str) -> Object:
+    """A pod with an annotation of KAI v0.18 for a container, which a webhook prepared for that or another."""
+    made = pod(**given)  # type: ignore[arg-type]
+    made["metadata"]["annotations"][f"nvidia.com/container.{container}.gpu-memory.request"] = "4Gi"
+    for index, each in enumerate(made["spec"]["containers"]):
+        if each["name"] == read_by:
+            each["envFrom"] = [{"configMapRef": {"name": f"{PREFIX}-{index}-evar"}}]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("of", "container", "strictly"),
+    [
+        (keyed("two"), "one", "two"),
+        (keyed("two", read_by="one"), "one", "two"),
+        (keyed("two", read_by="two"), "two", "two"),
+        (keyed("gone"), "one", None),
+        (keyed("gone", target="two"), "two", None),
+        (keyed("two", target="two"), "two", "two"),
+    ],
+)
+def test_annotations_of_v0_18_name_the_container_where_the_request_knows_them(
+    of: Object, container: str, strictly: str | None
+) -> None:
+    """N-41: before v0.18 they meant nothing; a pod that was prepared for such a container is believed."""
+    target = target_of(of)
+    assert isinstance(target, Target)
+    assert target.container["name"] == container
+    strict = target_of(of, strict=True)
+    assert (strict.container["name"] if isinstance(strict, Target) else None) == strictly
+
+
 NOT_NAMED = "has no annotation runai/shared-gpu-configmap; the admission webhook sets it"
 NOT_THERE = "has no container {!r}, which its annotation gpu-fraction-container-name names"
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from controller.kai.request import BindRequest
 from controller.plugins.base import BindContext, Failed, Prepared, Ready
 from controller.plugins.config import PluginConfig
+from controller.plugins.gpusharing import Arguments as SharingArguments
 from controller.plugins.gpusharing import GPUSharing
 from controller.plugins.memorylimit import Arguments, GPUMemoryLimit, Limit, limit_of
 from controller.plugins.registry import BUILT_IN, PluginConfigError, resolve
@@ -1178,3 +1179,58 @@ def test_gpusharing_refuses_a_portion_of_nothing(portion: str, annotations: dict
 )
 def test_gpusharing_takes_a_good_portion(portion: str, annotations: dict[str, str]) -> None:
     assert isinstance(sharing(context(pod(annotations), portion=portion)), Prepared)
+
+
+# KAI v0.18: a container's own annotations ask for memory, and nothing else does (N-72, N-84).
+
+ASKED = "nvidia.com/container.main.gpu-memory.request"
+LIMITED = "nvidia.com/container.main.gpu-memory.limit"
+
+
+def asked_by(annotations: dict[str, str], portion: str, label: str = "15360") -> Limit | Failed:
+    return limit_of(context(pod(annotations), portion=portion, label=label), None)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "portion", "label", "expected"),
+    [
+        ({ASKED: "4Gi"}, "0.27", "15360", 4096),  # 27 % would be 4147: more than was asked for
+        ({ASKED: "5120Mi"}, "0.33", "15360", 5120),  # 33 % would be 5068: less
+        ({ASKED: "300Mi"}, "0.00", "81920", 300),
+        ({LIMITED: "2Gi"}, "0.13", "15360", 2048),  # a limit alone is the request, too
+        ({ASKED: "2Gi", LIMITED: "4Gi"}, "0.13", "15360", 2048),
+        ({ASKED: "4500M"}, "0.28", "15360", 4291),  # 4291.5
+        ({ASKED: "4Gi", "gpu-fraction": "0.5"}, "0.50", "15360", 7680),  # a binder may have written it
+        ({ASKED: "4Gi", "gpu-memory": "4097"}, "0.27", "15360", 4097),
+    ],
+)
+def test_memory_by_the_annotations_of_the_container(
+    annotations: dict[str, str], portion: str, label: str, expected: int
+) -> None:
+    assert mib(asked_by(annotations, portion, label)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1Gi", "0", "1k", "512Ki", "1e400"])
+def test_memory_by_the_annotations_of_the_container_that_is_none(text: str) -> None:
+    message = refused(asked_by({ASKED: text}, "0.27"), "InvalidGPUMemory")
+    assert ASKED in message
+    assert repr(text) in message
+
+
+def test_memory_by_the_annotations_of_the_container_beyond_the_grant() -> None:
+    message = refused(asked_by({ASKED: "8Gi"}, "0.27"), "MemoryExceedsGrant", retry=True)
+    assert message.startswith(
+        f"annotation {ASKED} of pod team/p asks for 8192 MiB, more than the request grants"
+    )
+    assert "more than a GPU of node n has" in refused(asked_by({ASKED: "16Gi"}, "0.27"), "MemoryExceedsCard")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_ready"),
+    [({ASKED: "300Mi"}, True), ({LIMITED: "300Mi"}, True), ({ASKED: "little"}, False), ({}, False)],
+)
+def test_a_portion_that_was_rounded_to_nothing(annotations: dict[str, str], is_ready: bool) -> None:
+    """Of 300 MiB on a large card the scheduler writes the portion 0.00."""
+    sharing = GPUSharing(NO_CLIENT, SharingArguments.model_validate({"cdiEnabled": "false"}))
+    found = anyio.run(sharing.prepare, context(pod(annotations), portion="0.00", label="81920"))
+    assert isinstance(found, Prepared) is is_ready, found

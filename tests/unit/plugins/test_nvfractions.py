@@ -172,8 +172,8 @@ def test_six_decimals_are_taken() -> None:
 
 def test_a_limit_below_what_was_granted_is_refused() -> None:
     source = "kai.scheduler/container.container-0.gpu-memory.portion.limit"
-    for annotations in ({source: "0.4"}, {f"{KEY}gpu-memory.limit": "800Mi"}):
-        failure = refusal(context(**annotations))
+    for limit in ({source: "0.4"}, {f"{KEY}gpu-memory.limit": "800Mi"}):
+        failure = refusal(context(**{"gpu-fraction": "0.5", **limit}))
         assert failure.message == (
             "container container-0 of pod team/p may use at most 800Mi of GPU memory, "
             "less than the 1000Mi that it was granted"
@@ -182,7 +182,7 @@ def test_a_limit_below_what_was_granted_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["lots", "0", "-1Gi", ""])
 def test_a_limit_that_is_no_amount_is_named(text: str) -> None:
-    failure = refusal(context(**{f"{KEY}gpu-memory.limit": text}))
+    failure = refusal(context(**{"gpu-fraction": "0.5", f"{KEY}gpu-memory.limit": text}))
     assert failure.reason == "InvalidGPUConfig"
 
 
