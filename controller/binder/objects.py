@@ -60,7 +60,10 @@ _CUT_VALUE = 1024
 """Characters; more than any legal value of the annotations has, so that none becomes legal by the cut."""
 _CUT_ITEMS = 64
 
-_POD_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "deletionTimestamp")
+_POD_METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "labels"),
+    *("creationTimestamp", "deletionTimestamp"),
+)
 _POD_SPEC = ("nodeName", "schedulingGates", "resourceClaims")
 _SHARING = (CONFIG_MAP_PREFIX, GPU_FRACTION, GPU_MEMORY)
 _POD_STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")

@@ -59,8 +59,17 @@ def gave_what_it_names(item: Object, pod: Object) -> bool:
         any(each.get("type") == ConditionType.BOUND and each.get("status") == "True" for each in told)
         and all(each.get("reason") != Reason.ALREADY_BOUND for each in told)
         and status.get("observedGeneration") == item["metadata"].get("generation")
-        and owner_uid_of(item) == pod["metadata"]["uid"]
+        and _is_for(item, pod)
     )
+
+
+def _is_for(item: Object, pod: Object) -> bool:
+    """Whether a request is for this pod: by its owner, or without one because the pod was there before it."""
+    uid, made = owner_uid_of(item), pod["metadata"].get("creationTimestamp")
+    if uid is not None:
+        return bool(uid == pod["metadata"]["uid"])
+    asked = item["metadata"].get("creationTimestamp")
+    return made is not None and asked is not None and made <= asked  # a later pod of its name is another one
 
 
 def groups_kept(pod: Object, requests: Iterable[Object], scheduler_name: str) -> frozenset[str]:

@@ -44,6 +44,25 @@ def test_what_is_not_understood_is_failed_for_good_whatever_its_backoff_limit(cl
     assert status["failedAttempts"] == 4
 
 
+def test_the_pod_is_told_of_a_request_that_is_not_understood(cluster: Cluster) -> None:
+    """B-38"""
+    made = cluster.pod("a")
+    cluster.ask("a", "", owner=made)
+    cluster.wait_for("a", "Failed")
+    text = f"Failed to bind pod {cluster.namespace}/a: spec.selectedNode is empty"
+    assert cluster.wait_for_event("a", "BindingError")["message"] == text
+    bound = cluster.pod_bound("a") or {}
+    assert (bound["status"], bound["reason"], bound["message"]) == ("False", "BindingError", text)
+
+
+def test_a_pod_that_is_on_its_node_is_not_told_of_a_request_that_is_not_understood(cluster: Cluster) -> None:
+    made = cluster.pod("a")
+    cluster.bind_by_hand("a", cluster.node())
+    cluster.ask("a", "", owner=made)
+    cluster.wait_for("a", "Failed")
+    assert cluster.pod_bound("a") is None
+
+
 def test_an_unknown_pod(cluster: Cluster) -> None:
     cluster.ask("a", cluster.node())
     cluster.wait_for("a", "Failed")
@@ -215,6 +234,17 @@ def test_a_share_of_no_group_is_deleted_without_a_word(cluster: Cluster) -> None
     assert after["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     assert cluster.events("a") == []
     assert cluster.events("a", "BindRequest") == []
+
+
+def test_a_share_of_no_group_for_a_pod_that_does_not_wait(cluster: Cluster) -> None:
+    """B-26 comes before B-36."""
+    share: Object = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
+    node, made = cluster.node(), cluster.pod("a")
+    cluster.bind_by_hand("a", node)
+    cluster.ask("a", node, owner=made, **share)
+    cluster.wait_for("a", "Succeeded")
+    cluster.ask("nobody", node, **share)
+    assert "PodNotFound" in cluster.wait_for("nobody", "Failed")["reason"]
 
 
 # Names and texts of all kinds, in every field.

@@ -5,10 +5,11 @@ from controlplane import ControlPlane
 
 from tests.binder import Binder, Binders
 from tests.claims import Claims, allocation, brings, uses
+from tests.cluster import Phases
 from tests.polling import wait_until
 from tests.provisioner import Provisioner
 from tests.proxy import Hang, Proxy, Refuse, Rule
-from tests.sharing import Sharing, shared_pod
+from tests.sharing import GROUP_LABEL, Sharing, shared_pod
 from tests.volumes import Volumes
 
 
@@ -61,6 +62,23 @@ def test_a_request_that_is_changed_meanwhile(cluster: Sharing) -> None:
     if cluster.node_of("a") is None:
         assert cluster.status("a")["reason"].startswith("VolumeBinding ")
         cluster.assert_nothing_left("a")
+
+
+@pytest.mark.usefixtures("binder")
+def test_a_request_that_is_changed_meanwhile_has_not_failed(cluster: Sharing) -> None:
+    """B-13: it may fail once, so that the scheduler would take it for over, and delete it."""
+    node, first, second = cluster.node(), cluster.group(), cluster.group()
+    cluster.agents.set(first, None)
+    phases = Phases(cluster)
+    cluster.share("a", node, first)
+    cluster.wait_for_reservation(first)
+    cluster.patch_request("a", {"spec": {"selectedGPUGroups": [second]}})
+    phases.follow(4)
+    cluster.wait_for("a", "Succeeded", within_s=20)
+    assert "Failed" not in phases.seen["a"]
+    assert not cluster.status("a").get("failedAttempts")
+    cluster.wait_until_freed(first)
+    assert cluster.group_labels("a") == {GROUP_LABEL: second}
 
 
 def test_a_node_that_is_gone_after_a_crash(cluster: Sharing, binder: Binder, proxy: Proxy) -> None:

@@ -282,3 +282,56 @@ def test_the_end_of_a_pod_that_no_cache_shows_frees_its_gpu(cluster: Sharing) ->
     assert len(cluster.reservations(group)) == 1
     cluster.set_phase("a", "Succeeded")
     cluster.wait_until_freed(group, within_s=40)
+
+
+# D-5, D-10: a request that finds its pod on the node gave it nothing.
+
+
+def assert_untouched(cluster: Sharing, name: str, labels: dict[str, str]) -> None:
+    """A while later the pod runs on, with the groups that it had."""
+    time.sleep(2 * LOOK_S)
+    assert not is_being_deleted(cluster, name)
+    assert cluster.group_labels(name) == labels
+    assert cluster.events(name, reason="ReservationLost") == []
+
+
+def test_a_second_request_for_a_bound_pod_takes_its_gpu_from_nobody(cluster: Sharing) -> None:
+    """The scheduler's snapshot was old: it asks for a pod that runs already, with another group."""
+    node, first, second = cluster.node(), cluster.group(), cluster.group()
+    pod = cluster.share("a", node, first)
+    cluster.wait_for("a", "Succeeded")
+    cluster.set_phase("a", "Running")
+    cluster.delete_request("a")
+    cluster.ask_share("a", node, second, owner=pod)
+    cluster.wait_for("a", "Succeeded")
+    assert_untouched(cluster, "a", {GROUP_LABEL: first})
+    assert [len(cluster.reservations(group)) for group in (first, second)] == [1, 0]
+    cluster.share("b", node, second)
+    cluster.wait_for("b", "Succeeded")
+    cluster.delete_pod("a")
+    cluster.wait_until_freed(first)
+
+
+def test_a_pod_that_was_bound_by_hand_is_neither_labelled_nor_deleted(cluster: Sharing) -> None:
+    """T-1"""
+    node = cluster.node()
+    pod = cluster.shared_pod("a", spec={"nodeName": node})
+    cluster.set_phase("a", "Running")
+    cluster.ask_share("a", node, cluster.group(), owner=pod)
+    cluster.wait_for("a", "Succeeded")
+    assert_untouched(cluster, "a", {})
+
+
+def test_a_request_of_nobody_does_nothing_to_a_later_pod_of_the_name(cluster: Sharing) -> None:
+    """B-10: without an owner it stays when its pod goes."""
+    node, group = cluster.node(), cluster.group()
+    cluster.shared_pod("a")
+    cluster.ask_share("a", node, group)
+    cluster.wait_for("a", "Succeeded")
+    cluster.delete_pod("a")
+    cluster.wait_until_freed(group)
+    time.sleep(1.1)  # creationTimestamps have whole seconds
+    body = {"nodeName": node}
+    cluster.shared_pod("a", fraction=None, config_map=None, spec=body)
+    cluster.set_phase("a", "Running")
+    assert_untouched(cluster, "a", {})

@@ -19,18 +19,26 @@ def pod(*groups: str, **annotations: str) -> Object:
     """A pod that runs on node a, with these groups in its labels."""
     labels = {f"runai-gpu-group/{group}": group for group in groups}
     metadata = {"name": "p", "namespace": "n", "uid": "u", "labels": labels, "annotations": annotations}
+    metadata["creationTimestamp"] = "2026-01-01T00:00:09Z"
     return {"metadata": metadata, "spec": {"nodeName": "a"}, "status": {"phase": "Running"}}
 
 
 def request(
-    conditions: list[Any] | None, *groups: str, node: str = "a", owner: str | None = "u", **status: object
+    conditions: list[Any] | None,
+    *groups: str,
+    node: str = "a",
+    owner: str | None = "u",
+    made_s: int = 9,
+    **status: object,
 ) -> Object:
     """A request that has succeeded."""
     owners = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner}] if owner else []
     kind = {"receivedResourceType": "Fraction", "selectedGPUGroups": [*groups]} if groups else {}
     told: Object = {"phase": "Succeeded", "observedGeneration": 1, "conditions": conditions, **status}
+    metadata = {"name": "r", "namespace": "n", "uid": "r", "generation": 1, "ownerReferences": owners}
+    metadata["creationTimestamp"] = f"2026-01-01T00:00:{made_s:02}Z"
     return {
-        "metadata": {"name": "r", "namespace": "n", "uid": "r", "generation": 1, "ownerReferences": owners},
+        "metadata": metadata,
         "spec": {"podName": "p", "selectedNode": node, **kind},
         "status": told,
     }
@@ -69,7 +77,13 @@ CASES: dict[str, tuple[Object, list[Object], set[str], set[str]]] = {
         set(),
     ),
     "labels are not written yet": (pod(**BOUND_SHARE), [request(CAME_LATE, "g")], {"g"}, {"g"}),
-    "a request of nobody, for a former pod": (pod(), [request(GAVE, "g", owner=None)], {"g"}, set()),
+    "a request of nobody, for a former pod": (
+        pod(),
+        [request(GAVE, "g", owner=None, made_s=8)],
+        {"g"},
+        set(),
+    ),
+    "a request of nobody, for a pod that was there": (pod(), [request(GAVE, "g", owner=None)], {"g"}, {"g"}),
     "a request for another node": (pod(), [request(GAVE, "g", node="b")], set(), set()),
     "its spec was changed since": (
         pod("g", **BOUND_SHARE),
