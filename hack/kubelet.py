@@ -17,12 +17,14 @@ from typing import Any, Self
 
 from containers import Containers
 from controlplane import ControlPlane, ControlPlaneError, RequestError
+from controlplane.watch import Watch
 
 Object = dict[str, Any]
 
 GPU_INDEX = "run.ai/reserve_for_gpu_index"
 MERGE_PATCH = "application/merge-patch+json"
-POLL_S = 0.05
+POLL_S, REST_S = 0.05, 2.0
+"""Between two looks, while a pod is to be answered later, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ class Kubelet:
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._seen: dict[str, float] = {}
         self._done: set[str] = set()
-        self._stop = threading.Event()
+        self._over = False
+        self._changed = threading.Event()
+        self._watch = Watch(plane, self._path, lambda _: self._changed.set())
         self._thread = threading.Thread(target=self._run, name="kubelet-stub", daemon=True)
 
     def __enter__(self) -> Self:
@@ -98,17 +102,23 @@ class Kubelet:
 
     def stop(self) -> None:
         """Ends the thread."""
-        self._stop.set()
+        self._over = True
+        self._changed.set()
         self._thread.join(timeout=10.0)
 
     def _run(self) -> None:
-        while not self._stop.wait(POLL_S):
-            try:
-                self._answer_all()
-            except (ControlPlaneError, RequestError, OSError):
-                continue  # the server is down, or the pod went meanwhile: look again
+        with self._watch:
+            while not self._over:
+                self._changed.clear()
+                try:
+                    is_done = self._answer_all()
+                except (ControlPlaneError, RequestError, OSError):
+                    is_done = False  # the server is down, or the pod went meanwhile: look again
+                self._changed.wait(REST_S if is_done else POLL_S)
 
-    def _answer_all(self) -> None:
+    def _answer_all(self) -> bool:
+        """Answers all pods that can be; False if one is still to be."""
+        is_done = True
         pods = self._plane.request("GET", self._path).get("items") or []
         if self._containers is not None:
             present = [pod["metadata"] for pod in pods if not pod["metadata"].get("deletionTimestamp")]
@@ -123,6 +133,9 @@ class Kubelet:
                 self._play(pod, answer)
                 self._done.add(uid)
                 self.answered.append(pod["metadata"]["name"])
+            else:
+                is_done = False
+        return is_done
 
     def _play(self, pod: Object, answer: Answer) -> None:
         path = f"{self._path}/{pod['metadata']['name']}"

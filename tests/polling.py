@@ -8,6 +8,9 @@ import anyio
 
 T = TypeVar("T")
 
+_SHORTLY_S, _SOON_S, _LATER_S = 0.04, 1.0, 0.2
+"""Between two looks, which are not free for an API server: at first, until so many seconds, and then."""
+
 
 async def eventually(check: Callable[[], object], *, within_s: float = 10.0) -> None:
     """Polls until `check` returns something true; an AssertionError in it means: not yet."""
@@ -27,7 +30,7 @@ async def eventually(check: Callable[[], object], *, within_s: float = 10.0) -> 
 
 def wait_until(check: Callable[[], T], *, within_s: float = 10.0) -> T:
     """The same for tests that block: returns what `check` returned."""
-    deadline_s = time.monotonic() + within_s
+    began_s = time.monotonic()
     while True:
         try:
             outcome = check()
@@ -36,6 +39,7 @@ def wait_until(check: Callable[[], T], *, within_s: float = 10.0) -> T:
                 return outcome
         except AssertionError as error:
             problem = str(error)
-        if time.monotonic() > deadline_s:
+        waited_s = time.monotonic() - began_s
+        if waited_s > within_s:
             raise AssertionError(f"not true within {within_s:g} s: {problem}")
-        time.sleep(0.04)
+        time.sleep(_SHORTLY_S if waited_s < _SOON_S else _LATER_S)

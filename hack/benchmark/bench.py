@@ -27,6 +27,8 @@ from benchmark.watching import Endings
 
 ROOT = Path(__file__).resolve().parents[2]
 CREATORS = 8
+AT_ONCE = 500
+"""Objects that are deleted by one request."""
 FILLING = "bench-filling"
 """Label of pods that are there for the size of the cluster only."""
 
@@ -79,7 +81,7 @@ class Bench:
         chosen = f"labelSelector={FILLING}!=yes"
         # Reservations too: the next binder would take away those of the last one, and be charged for it.
         for path in (REQUESTS, PODS, RESERVATIONS):
-            self.plane.request("DELETE", f"{path}?{chosen}", {"gracePeriodSeconds": 0})
+            self._delete(f"{path}?{chosen}")
 
     def fill(self, count: int) -> None:
         """Creates large pods that nobody binds, until there are so many, for the size of the cluster only."""
@@ -89,8 +91,13 @@ class Bench:
 
     def empty(self) -> None:
         """Removes what `fill` made."""
-        self.plane.request("DELETE", f"{PODS}?labelSelector={FILLING}=yes", {"gracePeriodSeconds": 0})
+        self._delete(f"{PODS}?labelSelector={FILLING}=yes")
         self._filled = 0
+
+    def _delete(self, path: str) -> None:
+        """Removes a collection, in parts: the server answers only when all of a part are gone."""
+        while self.plane.request("GET", f"{path}&limit=1")["items"]:
+            self.plane.request("DELETE", f"{path}&limit={AT_ONCE}", {"gracePeriodSeconds": 0})
 
     def create(self, path: str, bodies: Iterable[Object]) -> list[Object]:
         """Creates many objects, several at a time."""

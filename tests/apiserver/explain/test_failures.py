@@ -124,7 +124,7 @@ def test_a_reservation_pod_whose_image_cannot_be_pulled(team: Team) -> None:
     team.cluster.share("train", node, group, pod=LIMITED, backoffLimit=9)
     wait_until(lambda: team.cluster.conditions("train").get("GPUReserved", {}).get("reason") == "Waiting")
     wait_until(lambda: "ImagePullBackOff" in team.explain("train").out)
-    told = team.check("image")
+    told = wait_until(lambda: team.check("image"))
     team.cluster.agents.forget(group)
     team.do(told, "kubectl delete pod", "--force")  # there is no kubelet that would end it
     team.wait_until_bound()

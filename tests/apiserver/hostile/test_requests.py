@@ -63,13 +63,16 @@ def test_he_takes_part_in_others_gpu(tenant: Tenant, victim: Sharing) -> None:
 
 
 def test_he_changes_a_request_that_succeeded(tenant: Tenant, victim: Sharing) -> None:
-    """A limit: it is the record of who uses which GPU. With it he lets go of one that he uses."""
+    """It is the record of who uses which GPU, but its status is of another spec: his pod's label tells."""
     node, group = victim.node(), victim.group()
     tenant.share("mine", node, group)
     tenant.wait_for("mine", "Succeeded")
     tenant.patch_request("mine", {"spec": {"selectedGPUGroups": [victim.group("other")]}})
-    victim.wait_until_freed(group)
+    time.sleep(2)
+    assert len(victim.reservations(group)) == 1
     assert tenant.get_pod("mine")["spec"]["nodeName"] == node
+    tenant.delete_pod("mine")
+    victim.wait_until_freed(group)
 
 
 # What is not.
