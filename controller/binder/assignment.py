@@ -57,6 +57,18 @@ class Wish(Struct, frozen=True, kw_only=True):
         return annotations | {name: value for name, value in predicted.items() if value is not None}
 
 
+class Assigned(Struct, frozen=True):
+    """How a Binding ended.
+
+    Attributes:
+        verdict: On the pod.
+        was_found: Whether the pod is on its node, but perhaps not by this Binding.
+    """
+
+    verdict: Ready | Failed
+    was_found: bool = False
+
+
 class Assignment:
     """Assigns pods to nodes, one after the other or many at a time."""
 
@@ -69,7 +81,7 @@ class Assignment:
         """Whether pods are labelled before they are bound, so that a failed bind leaves labels."""
         return self._labels_are_copied is False
 
-    async def assign(self, wish: Wish, waiting: Waiting) -> Ready | Failed:
+    async def assign(self, wish: Wish, waiting: Waiting) -> Assigned:
         """Binds a pod.
 
         Args:
@@ -82,7 +94,7 @@ class Assignment:
         request, annotations = wish.request, wish.all_annotations
         problem = _no_room(wish.pod, annotations)
         if problem is not None:
-            return problem
+            return Assigned(problem)
         try:
             await self._patch_before_binding(wish)
             binding = _binding(wish, annotations)
@@ -94,10 +106,10 @@ class Assignment:
                 return await self._resolve(wish, error, waiting)
             if error.transient:
                 raise
-            return failed_by(error)
+            return Assigned(failed_by(error))
         if wish.labels and self._labels_are_copied is None:
             await self._see_whether_labels_are_copied(wish)
-        return Ready(f"pod {request.full_pod_name} is on node {request.node_name}")
+        return Assigned(Ready(f"pod {request.full_pod_name} is on node {request.node_name}"))
 
     async def _patch_before_binding(self, wish: Wish) -> None:
         """What a Binding cannot do: change what an earlier bind left; on older servers, label the pod."""
@@ -118,8 +130,16 @@ class Assignment:
             changed |= wish.labels
         if changed:
             delta["labels"] = changed
-        if delta:
+        if delta and not await self._is_assigned(wish.request):
             await patch_pod(self._client, wish.pod, delta)
+
+    async def _is_assigned(self, request: BindRequest) -> bool:
+        """Whether, by a live look, the pod is on a node: then it is not ours to change."""
+        try:
+            pod = await self._client.get(PODS, request.pod_name, request.namespace)
+        except errors.NotFoundError:
+            return True
+        return bool(pod["spec"].get("nodeName"))
 
     async def _see_whether_labels_are_copied(self, wish: Wish) -> None:
         """Looks at the first pod that was bound with labels, and labels it if the server did not.
@@ -138,14 +158,16 @@ class Assignment:
         except errors.ApiError as error:
             logger.bind(error=error.message).warning("It could not be seen whether a pod has its labels")
 
-    async def _resolve(self, wish: Wish, error: errors.ApiError, waiting: Waiting) -> Ready | Failed:
+    async def _resolve(self, wish: Wish, error: errors.ApiError, waiting: Waiting) -> Assigned:
         """Finds out by live reads whether a bind that was answered with an error happened all the same."""
         request = wish.request
         pod = await self._read_pod(request, error, waiting)
         verdict = judged_after(error, request, pod, wish.pod["metadata"]["uid"])
         if verdict is None:
             raise error
-        return verdict
+        labels: Mapping[str, str] = (pod or wish.pod)["metadata"].get("labels") or {}
+        is_another = isinstance(error, errors.ConflictError) or not wish.labels.items() <= labels.items()
+        return Assigned(verdict, is_another)
 
     async def _read_pod(
         self, request: BindRequest, cause: errors.ApiError, waiting: Waiting

@@ -210,16 +210,17 @@ class _Attempt:
             if present is None:
                 return await self._undo(stop.step, stop.verdict)
             stop = Stop(stop.step, present)  # somebody was faster, perhaps an earlier attempt of ours
-        return self._ending(stop)
+        return self._ending(stop, was_found=True)
 
     def _stopped(self, step: str, verdict: Ready | Failed) -> Stop:
         if isinstance(verdict, Failed) and step != ConditionType.BOUND:
             self._outcomes[step] = verdict
         return Stop(step, verdict)
 
-    def _ending(self, stop: Stop) -> Ending:
+    def _ending(self, stop: Stop, *, was_found: bool = False) -> Ending:
         order = self._pipeline.order(is_fraction=self._request.is_fraction)
-        return Ending(order, self._outcomes, stop.verdict, stop.step)
+        found = was_found and isinstance(stop.verdict, Ready)
+        return Ending(order, self._outcomes, stop.verdict, stop.step, was_found=found)
 
     async def _prepare(self) -> Stop | None:
         stop = await self._chain.prepare(self._context)
@@ -283,11 +284,11 @@ class _Attempt:
             labels=self._labels,
             annotations=self._chain.annotations(),
         )
-        verdict = await self._pipeline.assignment.assign(wish, self._waits.waiting)
-        if isinstance(verdict, Failed):
-            return await self._undo(ConditionType.BOUND, verdict)
+        assigned = await self._pipeline.assignment.assign(wish, self._waits.waiting)
+        if isinstance(assigned.verdict, Failed):
+            return await self._undo(ConditionType.BOUND, assigned.verdict)
         await self._chain.post_bind(self._context)
-        return self._ending(Stop(ConditionType.BOUND, verdict))
+        return self._ending(Stop(ConditionType.BOUND, assigned.verdict), was_found=assigned.was_found)
 
     def _has_to_look(self, failure: Failed) -> bool:
         """Whether it matters if the pod is on its node: something is taken back, or no attempt follows."""

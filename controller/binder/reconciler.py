@@ -87,9 +87,7 @@ class BindRequestReconciler:
         try:
             request = BindRequest.parse(item)
         except InvalidRequestError as error:
-            failure = Failed(Reason.INVALID_REQUEST, str(error), retry=False)
-            order = self._pipeline.order(is_fraction=False)
-            return await self._teller.refuse(item, await self._find_waiting(item), failure, order, slot)
+            return await self._refuse(item, Failed(Reason.INVALID_REQUEST, str(error), retry=False), slot)
         work = self._work(item, request, slot)
         # Two requests may name one pod: the second has to see what became of the first.
         async with self._pods.hold((request.namespace, request.pod_name), slot.released):
@@ -196,19 +194,23 @@ class BindRequestReconciler:
             return None, Failed(Reason.POD_NOT_FOUND, f"pod {request.full_pod_name} does not exist")
         return pod, judge_pod(request, pod, request.owner_uid)
 
-    async def _find_waiting(self, item: Object) -> Object | None:
-        """The pod that a request is for which cannot be understood, if there is one and it is on no node."""
+    async def _refuse(self, item: Object, failure: Failed, slot: Slot) -> Result:
+        """Ends a request that cannot be understood."""
         spec, namespace = item.get("spec"), item["metadata"]["namespace"]
         name = spec.get("podName") if isinstance(spec, dict) else None
+        order = self._pipeline.order(is_fraction=False)
         if not isinstance(name, str) or not is_object_name(name):
-            return None
-        try:
-            pod = await self._client.get(PODS, name, namespace)
-        except errors.ApiError as error:
-            if error.transient:
-                raise
-            return None
-        return pod if is_owner(item, pod) and not pod["spec"].get("nodeName") else None
+            return await self._teller.refuse(item, None, failure, order, slot)
+        # Another request may be binding the pod.
+        async with self._pods.hold((namespace, name), slot.released):
+            try:
+                pod = await self._client.get(PODS, name, namespace)
+            except errors.ApiError as error:
+                if error.transient:
+                    raise
+                return await self._teller.refuse(item, None, failure, order, slot)
+            waits = is_owner(item, pod) and not pod["spec"].get("nodeName")
+            return await self._teller.refuse(item, pod if waits else None, failure, order, slot)
 
     def _may_be_bound_unseen(self, request: BindRequest, pod: Object) -> bool:
         """Whether the leader before us may have bound the pod, while work of that bind could be discarded.
@@ -231,7 +233,7 @@ class BindRequestReconciler:
         if verdict is None:
             verdict = Failed(Reason.NODE_GONE, f"node {request.node_name} does not exist")
         if pod is None or isinstance(verdict, Ready) or verdict.reason == Reason.POD_REPLACED:
-            return Ending(work.order, {}, verdict)
+            return Ending(work.order, {}, verdict, was_found=isinstance(verdict, Ready))
         # An attempt that was broken off may have left its work on a pod that cannot be bound any more.
         stub: Object = {"metadata": {"name": request.node_name}}
         return await self._pipeline.undo(request, pod, stub, work, verdict)
@@ -252,14 +254,16 @@ class BindRequestReconciler:
         return Ending(work.order, {}, failed_by(error))
 
     async def _discard(self, work: Work) -> Result:
-        """Deletes a share of no GPU: left by a conversion that failed, no attempt can mend it (B-36)."""
+        """Deletes a share of no GPU: left by a conversion that failed, no attempt can mend it (B-36).
+
+        Raises:
+            errors.ApiError: The server did not delete it.
+        """
         request = work.request
         try:
             await self._client.delete(BIND_REQUESTS, request.name, request.namespace, uid=request.uid)
         except (errors.NotFoundError, errors.ConflictError):
             return Result()  # it is gone, or another one has its name
-        except errors.ApiError as error:
-            return await self._tell(work, None, self._unattempted(work, error))
         log = logger.bind(pod=request.pod_name, node=request.node_name)
         log.warning("Deleted a request for a share of a GPU that names no GPU group")
         return Result()

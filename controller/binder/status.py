@@ -270,7 +270,11 @@ def _conditions(standing: Standing, ending: Ending, now: datetime) -> list[Objec
         outcome = ending.outcomes.get(type_)
         overtaken = isinstance(ending.verdict, Ready) and type_ == ending.culprit
         lines[type_] = _line(outcome) if outcome is not None and not overtaken else _not_run(ending, outcome)
-    lines[ConditionType.BOUND] = _bound(ending)
+    # Whoever asks later what the pod was given has to see that it was perhaps not by this request.
+    is_told = any(line.reason == Reason.ALREADY_BOUND for line in lines.values())
+    bound = _bound(ending)
+    is_found = ending.was_found and not is_told
+    lines[ConditionType.BOUND] = replace(bound, reason=Reason.ALREADY_BOUND) if is_found else bound
     return _dated(standing, lines, now)
 
 

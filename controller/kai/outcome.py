@@ -73,12 +73,14 @@ class Ending(Struct, frozen=True):
         outcomes: By condition type, of the steps that ran or were found wanting.
         verdict: On the whole.
         culprit: Condition type of the step at which it ended; `Bound` if it was none of them.
+        was_found: Whether the pod is on its node, but perhaps not by this attempt's Binding.
     """
 
     order: tuple[str, ...]
     outcomes: Mapping[str, Outcome]
     verdict: Ready | Failed
     culprit: str = ConditionType.BOUND
+    was_found: bool = False
 
 
 class Interrupted(Struct, frozen=True):

@@ -131,11 +131,11 @@ class Ledger:
 
     def _is_limited(self, user: Object) -> bool:
         """Whether the request that bound a pod says that its memory is limited."""
-        for item in self._members.requests_for(user):
-            status = BindStatus.of(item)
+        for request in self._members.requests_for(user):
+            status = BindStatus.of(request)
             if status.phase != Phase.SUCCEEDED:
                 continue
-            for condition in status.conditions:
-                if condition.get("type") == LIMIT_CONDITION:
-                    return bool(condition.get("reason") == Reason.RECONCILED)
+            told = [item for item in status.conditions if item.get("type") == LIMIT_CONDITION]
+            if told and told[0].get("reason") == Reason.RECONCILED:
+                return True
         return False

@@ -137,9 +137,9 @@ class Members:
         """
         return group in groups_kept(pod, self.requests_for(pod, more_requests), self.options.scheduler_name)
 
-    def has_share(self, pod: Object, group: str) -> bool:
-        """Whether one that may have a share has it, so that it may be judged by that."""
-        return group in groups_used(pod, self.requests_for(pod), self.options.scheduler_name)
+    def has_share(self, pod: Object, group: str, more_requests: Sequence[Object] = ()) -> bool:
+        """Whether one that may have a share has it, so that it may be judged by that. As `is_user`."""
+        return group in groups_used(pod, self.requests_for(pod, more_requests), self.options.scheduler_name)
 
     def requests_for(self, pod: Object, more_requests: Sequence[Object] = ()) -> list[Object]:
         """The requests that were made for a pod, by the cache and of those that are given beside it."""
@@ -192,6 +192,12 @@ class Members:
         known = {pod["metadata"]["uid"] for pod in users}
         found = await self.users_live(group, node_names)
         return users + [pod for pod in found if pod["metadata"]["uid"] not in known]
+
+    async def sharers_everywhere(self, group: str, node_names: Collection[str]) -> list[Object]:
+        """Those of the users everywhere who have a share so far as anybody can tell."""
+        users = await self.users_everywhere(group, node_names)
+        more = [] if self.shard.pool.is_whole or not users else await self.shard.requests_on(node_names)
+        return [pod for pod in users if self.has_share(pod, group, more)]
 
     async def users_live(
         self, group: str, node_names: Collection[str], more_requests: Sequence[Object] | None = None

@@ -129,8 +129,7 @@ class ReservationPods:
 
     async def _make(self, group: str, bind: Bind) -> Object | Failed | None:
         """Makes the pod, or finds it in spite of the cache; None if a former one has to go first."""
-        users = await self._members.users_everywhere(group, {bind.node_name})
-        users = [user for user in users if self._members.has_share(user, group)]
+        users = await self._members.sharers_everywhere(group, {bind.node_name})
         failure = why_lost(group, bind.user["metadata"]["uid"], bind.node_name, users, self._usage.relied_on)
         name = reservation_name(bind.node_name, group)
         if failure is not None:

@@ -101,7 +101,8 @@ class _Sent(Struct):
 class EventRecorder:
     """Writes core/v1 Events behind the work; the same event again only raises its count.
 
-    One that has come often is written again every few minutes only, with all that came meanwhile counted.
+    One that has come often is written again every few minutes only, if it still comes, with all that came
+    meanwhile counted.
     """
 
     def __init__(self, client: Client, component: str, *, capacity: int = 10_000) -> None:

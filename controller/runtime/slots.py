@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 _RETRYING = 5
-"""Work that can wait takes this part of the slots: more at a time, and what is new would find all busy."""
+"""Work that can wait begins only while less than this part of the slots is busy: what is new finds room."""
 
 
 class Slots:

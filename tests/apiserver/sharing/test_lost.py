@@ -294,3 +294,27 @@ def test_a_request_that_succeeded_protects_before_the_label_is_seen(cluster: Sha
     cluster.set_phase("b", "Succeeded")
     cluster.set_phase("a", "Succeeded")
     cluster.wait_until_freed(group, within_s=20)
+
+
+def test_a_request_made_anew_while_the_cache_of_pods_lags(cluster: Sharing, proxy: Proxy) -> None:
+    """Its Binding is refused, as the pod is on that node already: so its group is not the pod's."""
+    node, first, second = cluster.node(), cluster.group(), cluster.group()
+    pod = cluster.shared_pod("a")
+    time.sleep(0.5)
+    with proxy.rule(Rule(Hang(), method="WATCH", path="^/api/v1/pods$")):
+        time.sleep(0.2)
+        cluster.ask_share("a", node, first, owner=pod)
+        cluster.wait_for("a", "Succeeded")
+        cluster.delete_request("a")
+        cluster.ask_share("a", node, second, owner=pod)
+        cluster.wait_for("a", "Succeeded")
+        told = {condition["reason"] for condition in cluster.conditions("a").values()}
+        assert "AlreadyBound" in told, cluster.conditions("a")
+        time.sleep(2)
+        assert len(cluster.reservations(first)) == 1
+    time.sleep(2)
+    assert len(cluster.reservations(first)) == 1, "another pod may get its GPU"
+    assert cluster.group_labels("a") == {GROUP_LABEL: first}
+    assert "deletionTimestamp" not in cluster.get_pod("a")["metadata"]
+    cluster.delete_pod("a")
+    cluster.wait_until_freed(first, second, within_s=20)

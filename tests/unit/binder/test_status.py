@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from controller.binder import status as statuses
 from controller.binder.patches import bare, json_patch
@@ -274,6 +275,17 @@ def test_a_request_that_is_not_understood_tells_the_pod_that_waits() -> None:
     assert report.pod_event == Event("Warning", "BindingError", text)
     assert report.pod_condition is not None
     assert (report.pod_condition["status"], report.pod_condition["message"]) == ("False", text)
+
+
+def test_a_pod_that_got_to_its_node_otherwise_is_told_from_one_that_was_bound() -> None:
+    """Later the conditions are all that tells which GPU a request gave its pod (`reservation.evidence`)."""
+    done = attempt(DONE, dict.fromkeys(ORDER, Ready("done")))
+    found = replace(done, was_found=True)
+    reasons = [
+        told(request(3), 1, NEW, ending, NOW, BACKOFF).status["conditions"][-1]["reason"]
+        for ending in (done, found)
+    ]
+    assert reasons == ["Reconciled", "AlreadyBound"]
 
 
 CHANGED = Failed(Reason.REQUEST_CHANGED, "request team/r was changed while it was worked on")

@@ -76,6 +76,12 @@ CASES: dict[str, tuple[Object, list[Object], set[str], set[str]]] = {
         {"h"},
         set(),
     ),
+    "all was done, but somebody else bound it": (
+        pod("g", **BOUND_SHARE),
+        [request([RESERVED, {**BOUND, "reason": "AlreadyBound"}], "h")],
+        {"g", "h"},
+        {"g"},
+    ),
     "labels are not written yet": (pod(**BOUND_SHARE), [request(CAME_LATE, "g")], {"g"}, {"g"}),
     "a request of nobody, for a former pod": (
         pod(),
