@@ -34,7 +34,8 @@ yourself: `kubectl describe bindrequest <request> -n <namespace>`.
   made, however many are left, and `failedAttempts` is set to the limit. While the API server is away,
   attempts are repeated without being counted.
 - **The pod is told, too**: condition `PodBound`, events `Bound` and `BindingError`. The request gets a
-  Warning event for each new reason, not for each retry.
+  Warning event for each new reason, not for each retry. An event that comes again is counted; after 25 times
+  it is written every five minutes.
 
 Once the cause is mended, a request that has attempts left is tried again by itself. One that has failed for
 good is deleted by KAI's scheduler, which then decides anew; to hurry it:
