@@ -103,7 +103,7 @@ def test_flags_exist(page: Path) -> None:
     known = {row.flag for verb in VERBS for row in rows(verb)}
     ours = {"--checkout", "--keep", "--kubernetes", "--list", "--upgrade", "--verbose", "--flag", "--help"}
     ours |= {"--context", "--namespace", "--watch", "--ascii", "--limit-variable", "--scheduler-name"}
-    ours |= {"--requests", "--hours", "--peer", "--show"}  # of hack/soak and hack/bench
+    ours |= {"--requests", "--hours", "--peer", "--rounds", "--show"}  # of hack/soak and hack/bench
     ours |= {"--tool", "--cache-sim"}  # of valgrind
     ours |= {"--reservation-namespace", "--binder-namespace"}  # of explain and gpus
     lines = [
