@@ -146,8 +146,8 @@ class Kubelet:
             self._plane.request("PATCH", f"{path}/status", {"status": status}, MERGE_PATCH)
             return
         self._plane.request("PATCH", f"{path}/status", {"status": {"phase": "Running"}}, MERGE_PATCH)
-        if answer.device is None:
-            return
+        if answer.device is None or GPU_INDEX in (pod["metadata"].get("annotations") or {}):
+            return  # of one that is made with a device, its maker knows better
         if self._containers is not None:
             self._containers.start(pod, answer.device)
         else:

@@ -91,7 +91,7 @@ def test_f_03_a_gang_with_three_bound_claims_each(
     counts = counted(proxy.calls[before:])
     assert counts["POST pods"] == GANG
     reads = sum(count for name, count in counts.items() if "persistentvolume" in name)
-    assert reads <= 0.5 * GANG, counts
+    assert reads <= GANG, counts
     assert sum(counts.values()) <= 4.5 * GANG, counts
 
 
