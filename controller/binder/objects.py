@@ -27,7 +27,7 @@ from controller.kai.names import (
     RECEIVED_RESOURCE_TYPE,
 )
 from controller.kai.reasons import LIMIT_CONDITION, ConditionType, Phase, Reason
-from controller.kai.request import MOST_GROUPS, owners_of
+from controller.kai.request import MOST_GROUPS, bound_its_pod, owners_of
 from controller.kai.sharing import is_group, is_group_label
 from controller.runtime.client import Object
 
@@ -175,10 +175,8 @@ def _limit_of(conditions: object) -> list[Object]:
 
 def _end_of(conditions: object) -> list[Object]:
     """Whether it bound its pod, as one of two conditions that all share."""
-    told = [item for item in conditions if isinstance(item, dict)] if isinstance(conditions, list) else []
-    if not any(item.get("type") == ConditionType.BOUND and item.get("status") == "True" for item in told):
-        return []
-    return [_FOUND_BOUND if any(item.get("reason") == Reason.ALREADY_BOUND for item in told) else _BOUND]
+    bound = bound_its_pod(conditions)
+    return [] if bound is None else [_BOUND if bound else _FOUND_BOUND]
 
 
 def _metadata(item: Object) -> Object:

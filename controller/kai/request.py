@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from controller.kai.names import FRACTION, MAX_OBJECT_NAME, MIG, is_object_name
-from controller.kai.reasons import Phase
+from controller.kai.reasons import ConditionType, Phase, Reason
 from controller.runtime.client import Object
 from controller.runtime.parsing import depth_of
 
@@ -71,6 +71,17 @@ class BindStatus(Struct, frozen=True):
             observed_generation=fields.get("observedGeneration", int),
             conditions=tuple(fields.items("conditions", dict)),
         )
+
+
+def bound_its_pod(conditions: object) -> bool | None:
+    """Whether a request whose status has these conditions bound its pod, or found it bound (False).
+
+    None if they do not tell; they may be anything.
+    """
+    told = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
+    if not any(each.get("type") == ConditionType.BOUND and each.get("status") == "True" for each in told):
+        return None
+    return all(each.get("reason") != Reason.ALREADY_BOUND for each in told)
 
 
 def is_over(item: Object) -> bool:

@@ -18,8 +18,8 @@ from controller.kai.names import (
     RECEIVED_RESOURCE_TYPE,
 )
 from controller.kai.pods import annotation, is_finished
-from controller.kai.reasons import ConditionType, Phase, Reason
-from controller.kai.request import owner_uid_of
+from controller.kai.reasons import Phase
+from controller.kai.request import bound_its_pod, owner_uid_of
 from controller.kai.sharing import groups_of_pod, groups_of_request
 from controller.runtime.client import Object
 
@@ -53,11 +53,8 @@ def gave_what_it_names(item: Object, pod: Object) -> bool:
         pod: The pod.
     """
     status = item["status"]
-    conditions = status.get("conditions")
-    told = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else ()
     return (
-        any(each.get("type") == ConditionType.BOUND and each.get("status") == "True" for each in told)
-        and all(each.get("reason") != Reason.ALREADY_BOUND for each in told)
+        bound_its_pod(status.get("conditions")) is True
         and status.get("observedGeneration") == item["metadata"].get("generation")
         and _is_for(item, pod)
     )
@@ -80,8 +77,6 @@ def groups_kept(pod: Object, requests: Iterable[Object], scheduler_name: str) ->
         requests: Those that were made for it.
         scheduler_name: Of the scheduler whose pods share GPUs.
     """
-    if is_finished(pod) or not node_of(pod):
-        return frozenset()
     certain, possible, labelled = _told(pod, [*requests], scheduler_name)
     if certain is not None:
         return certain | possible
@@ -93,8 +88,6 @@ def groups_used(pod: Object, requests: Iterable[Object], scheduler_name: str) ->
 
     Arguments as of `groups_kept`.
     """
-    if is_finished(pod) or not node_of(pod):
-        return frozenset()
     certain, possible, labelled = _told(pod, [*requests], scheduler_name)
     if certain is not None:
         return certain
@@ -107,9 +100,14 @@ def groups_used(pod: Object, requests: Iterable[Object], scheduler_name: str) ->
 def _told(
     pod: Object, requests: list[Object], scheduler_name: str
 ) -> tuple[frozenset[str] | None, frozenset[str], frozenset[str]]:
-    """The groups that requests gave for certain (None: none tells), may have given, and by label."""
+    """The groups that requests gave for certain (None: none tells), may have given, and by label.
+
+    Of a pod that does not live on a node there are none.
+    """
     certain: frozenset[str] | None = None
     possible: frozenset[str] = frozenset()
+    if is_finished(pod) or not node_of(pod):
+        return certain, possible, possible
     for item in requests:
         if not has_succeeded(item) or (item.get("spec") or {}).get("selectedNode") != node_of(pod):
             continue

@@ -195,9 +195,14 @@ class Members:
 
     async def sharers_everywhere(self, group: str, node_names: Collection[str]) -> list[Object]:
         """Those of the users everywhere who have a share so far as anybody can tell."""
-        users = await self.users_everywhere(group, node_names)
-        more = [] if self.shard.pool.is_whole or not users else await self.shard.requests_on(node_names)
-        return [pod for pod in users if self.has_share(pod, group, more)]
+        users = self.users(group)
+        if self.shard.pool.is_whole:
+            return [pod for pod in users if self.has_share(pod, group)]
+        pods = {pod["metadata"]["uid"]: pod for pod in users}
+        for pod in await self._labelled(group, node_names):
+            pods.setdefault(pod["metadata"]["uid"], pod)
+        more = await self.shard.requests_on(node_names) if pods else ()
+        return [pod for pod in pods.values() if self.has_share(pod, group, more)]
 
     async def users_live(
         self, group: str, node_names: Collection[str], more_requests: Sequence[Object] | None = None
@@ -206,6 +211,13 @@ class Members:
 
         `more_requests` are those for these nodes, by a live look; they are read if they are not given.
         """
+        pods = await self._labelled(group, node_names)
+        if more_requests is None:
+            more_requests = await self.shard.requests_on(node_names) if pods else ()
+        return [pod for pod in pods if self.is_user(pod, group, more_requests)]
+
+    async def _labelled(self, group: str, node_names: Collection[str]) -> list[Object]:
+        """The pods on these nodes that have the group's label, by a live look."""
         pods: list[Object] = []
         for selector in (f"{GROUP_LABEL}={group}", f"{GROUP_LABEL_PREFIX}{group}={group}"):
             query = {"labelSelector": selector}
@@ -213,9 +225,7 @@ class Members:
                 query["fieldSelector"] = f"spec.nodeName={next(iter(node_names))}"
             page = await self._client.list_all(PODS, query)
             pods += [pod for pod in page.items if node_of(pod) in node_names]
-        if more_requests is None:
-            more_requests = await self.shard.requests_on(node_names) if pods else ()
-        return [pod for pod in pods if self.is_user(pod, group, more_requests)]
+        return pods
 
     async def is_needed_live(self, group: str, node_names: Collection[str]) -> bool:
         """Whether a live look finds somebody who needs the group on these nodes and whom no cache shows."""

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from controlplane.cluster import ControlPlane
 
@@ -37,7 +37,6 @@ class Watch:
         self._context = ssl.create_default_context(cafile=str(plane.ca_file))
         self._on_line = on_line
         self._over = threading.Event()
-        self._stream: Any = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
