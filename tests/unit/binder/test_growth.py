@@ -112,7 +112,8 @@ async def test_a_bind_and_a_release_cost_the_same_among_few_and_many() -> None:
     few, many = [await cost(count) for count in (FEW, MANY)]
     assert many.requests == few.requests
     assert many.requests["POST pods/binding"] == 3 * BINDS
-    assert 0 < many.looks <= 1.05 * few.looks  # the order of tasks is anyone's
+    # The order of tasks is anyone's: some more, but less than one pass over what there is more of.
+    assert 0 < many.looks < few.looks + (MANY - FEW) / 2
     more = {name: (few.steps[name], calls) for name, calls in many.steps.items() if calls > few.steps[name]}
-    assert sum(many.steps.values()) <= 1.05 * sum(few.steps.values()), more
+    assert sum(many.steps.values()) < sum(few.steps.values()) + 3 * (MANY - FEW), more
     assert sum(few.steps.values()) > 1000
