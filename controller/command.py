@@ -122,7 +122,7 @@ def _run_to_end(root: Root, settings: "CommonSettings", plugins: Plan, ignored: 
 
     logs.configure(settings.log_level, settings.log_format)
     for text in ignored:
-        logger.bind(what=text).warning("A setting is not known to this version, and was left out")
+        logger.bind(what=text).warning("A setting was left out")
     _allow_many_connections()
     gc.freeze()  # what was imported stays: no collection needs to look at it
     try:

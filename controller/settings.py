@@ -9,7 +9,7 @@ Invariant: nothing is read from the process itself (no ``os.environ``, no ``sys.
 variable that any verb knows is accepted by each, since their containers may share one ConfigMap.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError, ValidationInfo, field_validator
@@ -301,9 +301,11 @@ def _collect(
     flag_plugins = found.json_object("--plugins", "", flags.get("plugins"))
     source, text = variables.get(("plugins",), ("", ""))
     plugins = found.json_object(source, "", text)
+    nested_names = {nested[0] for _, *nested in variables if nested}
+    other_name = _other_name(flag_plugins, plugins, nested_names)
     for name, config in plugins.items():
-        found.plugin(source, name, config)
-    spelling = {name.lower(): name for name in (*plugins, *flag_plugins)}
+        found.plugin(source, other_name.get(name, name), config)
+    spelling = {name.lower(): name for name in (*plugins, *flag_plugins)} | other_name
     for (field, *nested), (source, text) in variables.items():
         if nested:
             name = spelling.get(nested[0], nested[0])
@@ -315,5 +317,24 @@ def _collect(
     for field, text in flags.items():
         if field != "plugins":
             found.put(flag_of(field), (field,), text)
-    nested_names = {spelling.get(nested[0], nested[0]) for _, *nested in variables if nested}
-    return frozenset(flag_plugins.keys() - plugins.keys() - nested_names - STRICT_PLUGINS)
+    theirs = {spelling.get(name, name) for name in nested_names}
+    return frozenset(flag_plugins.keys() - plugins.keys() - theirs - STRICT_PLUGINS)
+
+
+def _other_name(*sources: Collection[str]) -> dict[str, str]:
+    """How to call the memory limit's plugin where one place says ``hamicore`` and another our name for it.
+
+    KAI's operator names ``hamicore`` in each ``--plugins``, even if it is off; what is said of the plugin
+    elsewhere, by either name, is of the same one. Two names in one place stay two: who knows what is meant.
+
+    Args:
+        sources: The names of plugins in each place, highest precedence first.
+
+    Returns:
+        Name -> the name to use; empty where all agree.
+    """
+    said = [STRICT_PLUGINS & {*names} for names in sources]
+    if any(len(names) > 1 for names in said):
+        return {}
+    names = list(dict.fromkeys(name for place in said for name in place))
+    return dict.fromkeys(names[1:], names[0]) if names else {}

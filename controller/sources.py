@@ -169,10 +169,14 @@ class Found:
         self._sources: dict[tuple[str, ...], str] = {}
 
     def put(self, source: str, path: tuple[str, ...], value: object) -> None:
-        """Sets one value, over what was set before."""
+        """Sets one value, over what was set before; who set it otherwise is told that it does not count."""
         place = self.values
         for step in path[:-1]:
             place = place.setdefault(step, {})
+        before = self._sources.get(path, source)
+        if before != source and typed(place[path[-1]]) != typed(value):
+            what = "".join(f"{'.'.join(path[1:])} " for _ in path[1:2]) + _shown(place[path[-1]])
+            self.ignored.append(f"{before}: {what} gives way to {_shown(value)} of {source}")
         place[path[-1]] = value
         self._sources[path] = source
 

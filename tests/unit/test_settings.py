@@ -453,6 +453,44 @@ def test_what_is_in_the_environment_is_nobody_elses() -> None:
     assert load([], {}).lenient_plugins == set()
 
 
+OF_THE_OPERATOR = '--plugins={"hamicore":{"enabled":false,"priority":50}}'
+
+
+@pytest.mark.parametrize("name", ["HAMICORE", "GPUMEMORYLIMIT"])
+def test_the_flag_and_the_environment_may_name_the_limit_differently(name: str) -> None:
+    """The operator's flag always names hamicore (B-104, N-23); what is set elsewhere is of the same one."""
+    arguments = {f"BINDER_PLUGINS__{name}__ARGUMENTS": '{"fallbackMemoryMiB": "15360"}'}
+    settings = load([OF_THE_OPERATOR], arguments)
+    expected = PluginConfig(enabled=False, priority=50, arguments={"fallbackMemoryMiB": "15360"})
+    assert settings.plugins == {"hamicore": expected}
+    assert settings.ignored == ()
+
+
+def test_both_places_of_the_environment_may_name_the_limit_differently() -> None:
+    whole = {
+        "BINDER_PLUGINS": '{"gpumemorylimit":{"enabled":true}}',
+        "BINDER_PLUGINS__HAMICORE__PRIORITY": "7",
+    }
+    assert load([], whole).plugins == {"gpumemorylimit": PluginConfig(enabled=True, priority=7)}
+
+
+def test_two_names_in_one_place_stay_two() -> None:
+    both = '{"gpumemorylimit":{"enabled":true},"hamicore":{"enabled":false}}'
+    for words, variables in ((["--plugins", both], {}), ([], {"BINDER_PLUGINS": both})):
+        assert set(load(words, variables).plugins) == {"gpumemorylimit", "hamicore"}
+
+
+def test_what_gives_way_to_a_flag_is_told() -> None:
+    """Else a limit that is on in the environment would be off without a word."""
+    variables = {"BINDER_PLUGINS__GPUMEMORYLIMIT__ENABLED": "true", "BINDER_QPS": "7", "BINDER_BURST": "9"}
+    settings = load([OF_THE_OPERATOR, "--qps=20", "--burst=9"], variables)
+    assert (settings.plugins["hamicore"].enabled, settings.qps) == (False, 20)
+    assert settings.ignored == (
+        "BINDER_PLUGINS__GPUMEMORYLIMIT__ENABLED: hamicore.enabled 'true' gives way to false of --plugins",
+        "BINDER_QPS: '7' gives way to '20' of --qps",
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "on"), [([], False), (["--fips-only"], True), (["--fips-only=true"], True)]
 )
