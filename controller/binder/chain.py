@@ -133,9 +133,11 @@ class Chain:
 
     def _failed_need(self, step: Step) -> str | None:
         """A plugin that this one needs and that failed without stopping the bind."""
+        needs = set(step.plugin.requires)
         for other in self._steps:
             outcome = self._outcomes.get(other.type)
-            if other.name in step.plugin.requires and isinstance(outcome, (Failed, DependencyNotMet)):
+            is_needed = not needs.isdisjoint((other.name, *other.plugin.aliases))
+            if is_needed and isinstance(outcome, (Failed, DependencyNotMet)):
                 return f"{step.name} needs {other.name}, which failed: {outcome.message}"
         return None
 

@@ -219,7 +219,7 @@ def _configs(
     by_name: Mapping[str, type[Plugin]], settings: Mapping[str, PluginConfig], problems: list[str]
 ) -> dict[str, PluginConfig]:
     """The settings under the plugins' own names."""
-    names = {word: cls.name for cls in by_name.values() for word in (cls.name, *cls.aliases)}
+    names = _names(by_name)
     configs: dict[str, PluginConfig] = {}
     words: dict[str, str] = {}
     for word, config in settings.items():
@@ -234,6 +234,11 @@ def _configs(
         else:
             configs[name], words[name] = config, word
     return configs
+
+
+def _names(by_name: Mapping[str, type[Plugin]]) -> dict[str, str]:
+    """Name or alias -> name."""
+    return {word: cls.name for cls in by_name.values() for word in (cls.name, *cls.aliases)}
 
 
 def _is_enabled(cls: type[Plugin], configs: Mapping[str, PluginConfig]) -> bool:
@@ -271,10 +276,12 @@ def _arguments(cls: type[Plugin], config: PluginConfig, problems: list[str]) -> 
 
 def _unmet(cls: type[Plugin], order: Sequence[str], by_name: Mapping[str, type[Plugin]]) -> str | None:
     """Why a plugin that this one needs does not run before it, and what to set."""
-    for name in cls.requires:
+    names = _names(by_name)
+    for word in cls.requires:
+        if word not in names:
+            return f"{cls.name} needs the plugin {word}, which is not installed"
+        name = names[word]
         variable = f"BINDER_PLUGINS__{name.upper()}"
-        if name not in by_name:
-            return f"{cls.name} needs the plugin {name}, which is not installed"
         if name not in order:
             return f"{cls.name} needs {name}, which is disabled; set {variable}__ENABLED=true"
         if order.index(name) >= order.index(cls.name):

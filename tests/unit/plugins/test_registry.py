@@ -356,6 +356,15 @@ def test_needs_hold_for_every_plugin_and_every_name() -> None:
     assert "needs gpusharing to run before it" in unmet(plan(early, classes), "quota")
 
 
+def test_a_need_may_be_named_by_an_alias() -> None:
+    classes = (plugin("quota", requires=("old",), priority=1), plugin("new", aliases=("old",), priority=2))
+    assert all(item.unmet is None for item in plan(classes=classes))
+    off = {"old": PluginConfig(enabled=False)}
+    assert unmet(plan(off, classes), "quota") == (
+        "quota needs new, which is disabled; set BINDER_PLUGINS__NEW__ENABLED=true"
+    )
+
+
 def test_plugins_that_need_each_other_never_run() -> None:
     planned = plan(classes=(plugin("a", requires=("b",)), plugin("b", requires=("a",))))
     assert planned[0].unmet is not None
