@@ -12,6 +12,7 @@ from loguru import logger
 from msgspec.structs import replace
 
 from controller.binder.decisions import must_be_confirmed
+from controller.binder.mended import GivenUp
 from controller.binder.objects import is_cut
 from controller.binder.pipeline import Pipeline
 from controller.binder.telling import Teller
@@ -70,6 +71,7 @@ class BindRequestReconciler:
         self._pods: KeyedLock[Key] = KeyedLock()
         self._interruptions: dict[Key, int] = {}  # in a row, of requests that are still to be bound
         self._kept: dict[Key, Kept] = {}  # of requests that are to be tried again, for whatever reason
+        self._given_up = GivenUp()
 
     async def reconcile(self, key: Key, slot: Slot) -> Result:
         """Brings one request to its end, or one attempt further.
@@ -81,13 +83,19 @@ class BindRequestReconciler:
         item = await self._find_request(key)
         if item is None and self._caches.requests.is_blind:
             return Result(requeue_after_s=_BLIND_S)  # it may be there, and no change would tell of it later
+        if item is None:
+            self._given_up.forget(key)
+        elif self._given_up.is_mended(item):
+            item = await self._teller.begin_anew(item)
         if item is None or is_over(item):
             self._interruptions.pop(key, None)
             return Result()
         try:
             request = BindRequest.parse(item)
         except InvalidRequestError as error:
-            return await self._refuse(item, Failed(Reason.INVALID_REQUEST, str(error), retry=False), slot)
+            result = await self._refuse(item, Failed(Reason.INVALID_REQUEST, str(error), retry=False), slot)
+            self._given_up.note(item, self._teller.latest(item))
+            return result
         work = self._work(item, request, slot)
         # Two requests may name one pod: the second has to see what became of the first.
         async with self._pods.hold((request.namespace, request.pod_name), slot.released):
@@ -206,7 +214,7 @@ class BindRequestReconciler:
             try:
                 pod = await self._client.get(PODS, name, namespace)
             except errors.ApiError as error:
-                if error.transient:
+                if error.transient or error.unclear:
                     raise
                 return await self._teller.refuse(item, None, failure, order, slot)
             waits = is_owner(item, pod) and not pod["spec"].get("nodeName")
@@ -249,7 +257,7 @@ class BindRequestReconciler:
 
     def _unattempted(self, work: Work, error: errors.ApiError) -> Ending | Interrupted:
         """The ending of an attempt whose pod or node could not be read."""
-        if error.transient:
+        if error.transient or error.unclear:  # nobody's fault, and nothing is known of the pod
             return Interrupted(work.order, {}, ConditionType.BOUND, error)
         return Ending(work.order, {}, failed_by(error))
 
@@ -285,7 +293,9 @@ class BindRequestReconciler:
         if isinstance(ending, Ending):
             self._interruptions.pop(key, None)
             self._keep(work, pod, ending.verdict)
-            return await self._teller.tell(work.item, work.request, pod, ending, work.slot)
+            result = await self._teller.tell(work.item, work.request, pod, ending, work.slot)
+            self._given_up.note(work.item, self._teller.latest(work.item))
+            return result
         self._teller.interrupted(ending.error)
         self._interruptions[key] = self._interruptions.get(key, 0) + 1
         if pod is not None:

@@ -44,6 +44,18 @@ _SHOWN = 200
 _TEXT_LIMIT = 16 * 1024
 
 
+_OURS = frozenset(
+    {
+        Reason.ALREADY_BOUND,
+        Reason.ALREADY_BOUND_ELSEWHERE,
+        Reason.POD_REPLACED,
+        Reason.REQUEST_CHANGED,
+        Reason.REQUEST_DELETED,
+    }
+)
+"""What the binder goes by, of its own reasons: by another's word a request would be left without an end."""
+
+
 class Step(Struct, frozen=True):
     """One plugin of the plan.
 
@@ -216,6 +228,9 @@ class Step(Struct, frozen=True):
         if not reason:
             shown = _legal_text(_text_of(failure.reason, shown=True))
             return self._broken(f"plugin {self.name} failed with {shown}, which is no reason: {message}")
+        if reason in _OURS and self.is_outside:
+            text = f"plugin {self.name} failed with {reason}, which only the binder may say: {message}"
+            return self._broken(text)
         return Failed(reason, message, retry=failure.retry is not False)
 
 

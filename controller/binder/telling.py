@@ -19,7 +19,7 @@ from controller.binder.status import Event, Report, Standing
 from controller.kai.names import BIND_REQUESTS, PODS
 from controller.kai.outcome import Ending, Failed, Outcome
 from controller.kai.pods import full_name
-from controller.kai.reasons import ConditionType, Reason
+from controller.kai.reasons import ConditionType, Phase, Reason
 from controller.kai.request import BindRequest
 from controller.runtime import errors
 from controller.runtime.cache import Cache
@@ -123,6 +123,15 @@ class Teller:
             return Result()
         self._send_events(item, pod, report)
         return report.result
+
+    async def begin_anew(self, item: Object) -> Object:
+        """Takes back that a request has failed; the same as it is then.
+
+        Raises:
+            errors.ApiError: It could not be written; the request is as before.
+        """
+        await self._patch_status(item, {"phase": Phase.PENDING, "reason": None, "failedAttempts": 0})
+        return self.latest(item)
 
     async def _write(
         self,
