@@ -7,7 +7,7 @@ pod is on its node is followed by reading the pod until that is known.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import anyio
 import orjson
@@ -173,20 +173,22 @@ class Assignment:
         self, request: BindRequest, cause: errors.ApiError, waiting: Waiting
     ) -> Object | None:
         """Reads the pod, for as long as it takes the server to answer; None if there is none."""
-        delay_s = _RESOLVE_BACKOFF_S
-        while True:
-            try:
-                return await self._client.get(PODS, request.pod_name, request.namespace)
-            except errors.NotFoundError:
-                return None
-            except errors.ForbiddenError:
-                raise  # without the right to look, nothing may be taken back
-            except errors.ApiError as error:
-                log = logger.bind(cause=cause.message, error=error.message)
-                log.warning("It is unclear whether the pod was bound, and it cannot be read yet")
-            async with waiting("the API server to say whether the pod is bound"):
+        delay_s = 0.0
+        async with AsyncExitStack() as wait:
+            while True:
+                try:
+                    return await self._client.get(PODS, request.pod_name, request.namespace)
+                except errors.NotFoundError:
+                    return None
+                except errors.ForbiddenError:
+                    raise  # without the right to look, nothing may be taken back
+                except errors.ApiError as error:
+                    log = logger.bind(cause=cause.message, error=error.message)
+                    log.warning("It is unclear whether the pod was bound, and it cannot be read yet")
+                if not delay_s:  # one wait, however often it is tried: what is measured is all of it
+                    await wait.enter_async_context(waiting("the API server to say whether the pod is bound"))
+                delay_s = min(max(delay_s * 2, _RESOLVE_BACKOFF_S), _RESOLVE_MAX_BACKOFF_S)
                 await anyio.sleep(delay_s)
-            delay_s = min(delay_s * 2, _RESOLVE_MAX_BACKOFF_S)
 
 
 async def patch_pod(client: Client, pod: Object, delta: Object) -> None:

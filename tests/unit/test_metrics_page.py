@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import monitoringgen
 import pytest
@@ -158,16 +159,53 @@ def test_the_plain_scrape_finds_what_the_deployments_name() -> None:
     """Labels and ports in the scrape configuration are those of the pods that we ship."""
     (job,) = yaml.safe_load((ROOT / "config/prometheus/plain/scrape.yaml").read_text())["scrape_configs"]
     (apps, port) = [item for item in job["relabel_configs"] if item.get("action") == "keep"]
+    assert not re.fullmatch(port["regex"], "http-webhook")
     for path in ("manager", "admission"):
         (deployment,) = yaml.safe_load_all((ROOT / f"config/{path}/deployment.yaml").read_text())
         template = deployment["spec"]["template"]
         assert re.fullmatch(apps["regex"], template["metadata"]["labels"]["app"])
         (container,) = template["spec"]["containers"]
-        assert port["regex"] in {item["name"] for item in container["ports"]}
+        assert any(re.fullmatch(port["regex"], item["name"]) for item in container["ports"])
         namespaces = job["kubernetes_sd_configs"][0]["namespaces"]["names"]
         assert deployment["metadata"]["namespace"] in namespaces
     assert re.fullmatch(apps["regex"], labels_of_shard()["app"])
     assert not re.fullmatch(apps["regex"], "binderless")
+
+
+def test_the_plain_scrape_finds_the_binder_that_the_operator_runs() -> None:
+    """Its container names no port: Prometheus makes one target of it, whose address has none."""
+    (job,) = yaml.safe_load((ROOT / "config/prometheus/plain/scrape.yaml").read_text())["scrape_configs"]
+    made = yaml.safe_load((ROOT / "tests/data/operator-binder-deployment.yaml").read_text())
+    template = made["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert "ports" not in container
+    found = {
+        "__address__": "10.0.0.7",
+        "__meta_kubernetes_pod_ip": "10.0.0.7",
+        "__meta_kubernetes_pod_label_app": template["metadata"]["labels"]["app"],
+    }
+    ours = {
+        **found,
+        "__address__": "10.0.0.7:9090",
+        "__meta_kubernetes_pod_container_port_name": "http-metrics",
+    }
+    arguments = container["args"]
+    address = arguments[arguments.index("--metrics-bind-address") + 1]
+    assert relabeled(job, found)["__address__"] == f"10.0.0.7{address}"
+    assert relabeled(job, ours)["__address__"] == "10.0.0.7:9090"
+
+
+def relabeled(job: dict[str, Any], labels: dict[str, str]) -> dict[str, str]:
+    """What Prometheus makes of a target, by the two actions that are in use here."""
+    labels = {**labels}
+    for item in job["relabel_configs"]:
+        text = ";".join(labels.get(name, "") for name in item["source_labels"])
+        match = re.fullmatch(item.get("regex", "(.*)"), text)
+        if item.get("action") == "keep":
+            assert match, item
+        elif match:
+            labels[item["target_label"]] = match.expand(item.get("replacement", "$1").replace("$", "\\"))
+    return labels
 
 
 def labels_of_shard() -> dict[str, str]:

@@ -134,8 +134,17 @@ class Faulty(Plugin):
 
 
 def test_waits_and_reservations_without_an_answer(cluster: Limits, binders: Binders) -> None:
-    """KaiBinderWaitStuck and KaiBinderReservationsUnanswered: an agent that says nothing."""
-    binder, group = binders.start(), cluster.group()
+    """KaiBinderWaitStuck, by a time-out and by age, and KaiBinderReservationsUnanswered: a silent agent."""
+    quick = binders.start("--resource-reservation-allocation-timeout=1")
+    before, group = leading(quick), cluster.group()
+    cluster.agents.set(group, None)
+    cluster.share("in-vain", cluster.node(), group, backoffLimit=3)
+    ended = {"result": "failed", "reason": "ReservationTimeout"}
+    vain = text_when(quick, "kai_binder_bind_attempts_total", 3, **ended)
+    assert_fires("KaiBinderWaitStuck", [before], [vain], reason="ReservationTimeout")
+    quick.stop()
+
+    binder, group = binders.start("--resource-reservation-allocation-timeout=600"), cluster.group()
     before = leading(binder)
     cluster.agents.set(group, None)
     cluster.share("waits", cluster.node(), group)
