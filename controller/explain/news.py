@@ -64,7 +64,8 @@ def leader_of(read: Read, now: datetime, *, is_idle: bool) -> Leader:
     Args:
         read: The Lease. It may be left over: KAI's binder never gives it back, and election may be off now.
         now: The time here, which need not be that of the one who wrote the Lease.
-        is_idle: Whether no binder has done anything for a request that waits; so that nobody leads indeed.
+        is_idle: Whether no binder has done anything for a request that waits; so that it
+                may well be that nobody leads.
     """
     lease = read.one
     if lease is None:
@@ -84,5 +85,6 @@ def leader_of(read: Read, now: datetime, *, is_idle: bool) -> Leader:
         since = f"since {renewed:%Y-%m-%dT%H:%M:%SZ}" if renewed is not None else "ever"
         why = f"{holder} has not renewed the Lease {since}"
     if is_idle:
-        return Leader(leads=False, text=f"nobody leads: {why}, and nothing was written to the request")
+        text = f"nobody leads, or a binder without --leader-elect is behind: {why}"
+        return Leader(leads=False, text=f"{text}, and nothing was written to the request")
     return Leader(leads=None, text=f"cannot tell: {why}; without --leader-elect that means nothing")

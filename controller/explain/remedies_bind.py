@@ -175,7 +175,8 @@ BIND: Mapping[str, Remedy] = {
         (
             "If the message says that the binder's account cannot do it, give it the rights: "
             "kubectl apply --server-side -k config/rbac; where KAI's operator runs the binder, "
-            "-k config/overlays/operator. If it is our webhook's account, -k config/admission.",
+            "-k config/overlays/operator. If it is our webhook's account, apply again the overlay that "
+            "you installed it by, with your image in it.",
             "If it speaks of a quota or a policy, raise the quota or have the policy let it pass.",
         ),
     ),

@@ -143,6 +143,10 @@ GPU: Mapping[str, Remedy] = {
             "kubectl label node <node> nvidia.com/gpu.memory=MIB",
             "Or tell the binder what such a card has: BINDER_PLUGINS__GPUMEMORYLIMIT__ARGUMENTS="
             '\'{"fallbackMemoryMiB": "MIB"}\'',
+            "Where KAI's operator runs the binder, by its Config: "
+            "kubectl patch configs.kai.scheduler kai-config "
+            '--type=merge -p \'{"spec":{"binder":{"plugins":{"hamicore":{"arguments":'
+            '{"fallbackMemoryMiB":"MIB"}}}}}}\'',
         ),
     ),
     Reason.INVALID_NODE_MEMORY: Remedy(

@@ -33,9 +33,9 @@ SITUATIONS: Mapping[str, Remedy] = {
     ),
     "NoLeader": Remedy(
         "",
-        "No binder leads: the Lease is held by nobody, or was not renewed in time, and nothing was done for "
-        "the request.",
-        (f"See why no binder runs: {_BINDER}", "See its log: {log}"),
+        "The Lease is held by nobody, or was not renewed in time, and nothing was done for the request: no "
+        "binder leads, or one without --leader-elect has not got to it.",
+        (f"See whether a binder runs: {_BINDER}", "See its log: {log}"),
     ),
     "RequestDeleting": Remedy(
         "",

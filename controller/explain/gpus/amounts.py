@@ -1,5 +1,7 @@
 """How many GPUs and MIG slices nodes have and pods take, as Kubernetes counts. Pure."""
 
+from collections.abc import Set
+
 from controller.kai.names import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from controller.kai.quantity import quantity
 from controller.runtime.client import Object
@@ -22,15 +24,18 @@ def allocatable(node: Object) -> dict[str, int]:
 
 
 def amounts_of(pod: Object) -> dict[str, int]:
-    """The GPUs and MIG slices that the kubelet sets aside for a pod, as Kubernetes counts containers."""
-    spec, total = pod["spec"], dict[str, int]()
+    """The GPUs and MIG slices that the kubelet sets aside for a pod, as Kubernetes counts containers.
+
+    What a driver gives by a claim is not among them, though the container asks for it by the same name.
+    """
+    spec, total, claimed = pod["spec"], dict[str, int](), _claimed(pod)
     for container in spec.get("containers") or ():
-        for name, count in _wants(container).items():
+        for name, count in _wants(container, claimed).items():
             total[name] = total.get(name, 0) + count
     before, peak = dict[str, int](), dict[str, int]()
     for container in spec.get("initContainers") or ():
         stays = container.get("restartPolicy") == "Always"
-        for name, count in _wants(container).items():
+        for name, count in _wants(container, claimed).items():
             peak[name] = max(peak.get(name, 0), before.get(name, 0) + count)
             if stays:
                 before[name] = before.get(name, 0) + count
@@ -38,11 +43,20 @@ def amounts_of(pod: Object) -> dict[str, int]:
     return {name: count for name in total | peak if (count := max(total.get(name, 0), peak.get(name, 0)))}
 
 
-def _wants(container: Object) -> dict[str, int]:
+def _claimed(pod: Object) -> set[tuple[object, object]]:
+    """Container and resource of what a claim for extended resources gives."""
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return {
+        (item.get("containerName"), item.get("resourceName")) for item in status.get("requestMappings") or ()
+    }
+
+
+def _wants(container: Object, claimed: Set[tuple[object, object]]) -> dict[str, int]:
     resources = container.get("resources")
     if not resources:
         return {}
-    return _gpus_in(resources.get("requests")) | _gpus_in(resources.get("limits"))
+    wanted = _gpus_in(resources.get("requests")) | _gpus_in(resources.get("limits"))
+    return {name: count for name, count in wanted.items() if (container.get("name"), name) not in claimed}
 
 
 def _gpus_in(amounts: object) -> dict[str, int]:

@@ -426,3 +426,12 @@ def test_sums_are_those_of_the_pods(seed: int) -> None:
     found = {gpu.group for gpu in shown.shared if any(f.trouble == "OverCommitted" for f in gpu.findings)}
     assert found == over
     assert ("TooManyGPUs" in [f.trouble for f in shown.findings]) == (held + whole > total)
+
+
+def test_a_gpu_by_an_extended_claim_is_not_the_device_plugins() -> None:
+    train = pod("train", limits={"nvidia.com/gpu": "1"})
+    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+    train["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c", "requestMappings": [mapping]}
+    assert troubles(picture(train, nodes=(node(gpus=None),))) == []
+    mapping["containerName"] = "another"
+    assert troubles(picture(train, nodes=(node(gpus=None),))) != []

@@ -31,7 +31,7 @@ def test_a_binder_that_leads() -> None:
 def test_nobody_leads_if_nothing_was_written_either(holder: str | None, renewed: str | None) -> None:
     found = told(None, holder, renewed)
     assert found.leader.leads is False
-    assert found.leader.text.startswith("nobody leads: ")
+    assert found.leader.text.startswith("nobody leads, or ")
     assert reasons(found) == ["NoLeader"]
 
 
