@@ -84,13 +84,20 @@ def scrape(binder: Binder) -> str:
     return text_of(binder)
 
 
-def assert_fires(alert: str, well: Sequence[str | None], ill: Sequence[str | None], **labels: str) -> None:
+def assert_fires(
+    alert: str,
+    well: Sequence[str | None],
+    ill: Sequence[str | None],
+    after: Sequence[str | None] = (),
+    **labels: str,
+) -> None:
     """The alert is quiet while all is well, fires in time when it is not, says so in words, and ends again.
 
     Args:
         alert: Its name.
         well: What the targets answer before and after.
         ill: What they answer meanwhile.
+        after: What they answer then; if it is not given, what they did before, or the same counters.
         **labels: That the alert has beside its own.
     """
     line = Timeline()
@@ -98,7 +105,7 @@ def assert_fires(alert: str, well: Sequence[str | None], ill: Sequence[str | Non
     began_s = line.now_s
     line.goes_on(minutes_until(alert), *ill)
     fired_s = line.now_s
-    line.goes_on(25, *(ill if "increase" in ALERTS[alert]["expr"] else well))
+    line.goes_on(25, *(after or (ill if "increase" in ALERTS[alert]["expr"] else well)))
     result = line.result()
     assert alert not in {item.name for item in result.alerts if item.at_s <= began_s}, "all was well"
     assert alert in result.firing(fired_s), [item for item in result.alerts if item.at_s == fired_s]

@@ -151,7 +151,7 @@ def test_waits_and_reservations_without_an_answer(cluster: Limits, binders: Bind
     name = "kai_binder_oldest_wait_seconds"
     waits = text_when(binder, name, 0.5, step="GPUReserved")
     later = with_value(waits, 'kai_binder_oldest_wait_seconds{step="GPUReserved"}', 400)
-    assert_fires("KaiBinderWaitStuck", [before], [later], step="GPUReserved")
+    assert_fires("KaiBinderWaitStuck", [before], [later], [waits], step="GPUReserved")
     found = Scraped.read(waits, is_open=True)
     assert found.value("kai_binder_reservations", state="unanswered") >= 1
     assert_fires("KaiBinderReservationsUnanswered", [before], [waits])
