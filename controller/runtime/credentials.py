@@ -178,8 +178,11 @@ class Credentials:
             tls = await auth.ssl_context()  # type: ignore[no-untyped-call]
         finally:
             _remove_answer_of_command(config, auth.client_cert_file, auth.client_key_file)
-        if isinstance(tls, ssl.SSLContext) and tls.verify_mode and not auth.server_ca_file:
-            tls.load_default_certs()
+        if isinstance(tls, ssl.SSLContext) and tls.verify_mode:
+            # As in Go: who is trusted need be no root, it may be an authority that another one signed.
+            tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            if not auth.server_ca_file:
+                tls.load_default_certs()
         token = (token_file.changed() if token_file is not None else None) or _token(auth.token or "", where)
         namespace = str(auth.namespace) if config is not _IN_CLUSTER else self._own_namespace()
         return Login(

@@ -9,13 +9,16 @@ import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from controller.admission import tls
 from controller.runtime.credentials import Credentials, CredentialsError, Login, TokenFile
+from tests.authority import issued
 
 pytestmark = pytest.mark.anyio
 
@@ -141,6 +144,29 @@ async def test_a_certificate_of_ours_and_the_system_s_trust(
     login = await load(tmp_path, kubeconfig(user=user))
     assert isinstance(login.tls, ssl.SSLContext)
     assert login.tls.verify_mode == ssl.CERT_REQUIRED
+
+
+async def test_an_authority_that_another_one_signed(tmp_path: Path) -> None:
+    """Go trusts what it is told to trust; OpenSSL wanted to see a root: the server could not be reached."""
+    server = tls.load(issued(tmp_path / "ca.crt")).context
+    login = await load(tmp_path, kubeconfig(cluster={"certificate-authority": "ca.crt"}))
+    assert isinstance(login.tls, ssl.SSLContext)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        login.tls.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while sides:
+        for side in tuple(sides):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                sides.remove(side)
+
+
+async def test_a_server_that_is_not_verified_is_not(tmp_path: Path) -> None:
+    login = await load(tmp_path, kubeconfig(cluster={"insecure-skip-tls-verify": True}))
+    assert isinstance(login.tls, ssl.SSLContext)
+    assert login.tls.verify_mode == ssl.CERT_NONE
 
 
 async def test_a_token_file_wins_and_is_trimmed(tmp_path: Path) -> None:
