@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import pwd
 import ssl
 import stat
 import subprocess
@@ -433,6 +434,56 @@ def _plugin(directory: Path, answer: Object) -> Object:
     path.write_text(f"#!/bin/sh\ncat {directory / 'answer'}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path)}
+
+
+# Where nothing can be written, or looked at.
+
+
+async def test_a_kubeconfig_without_a_place_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a trace at the start, and later, when /tmp was full, the end of all work at the first 401."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    told = await failure(lambda: load(tmp_path, kubeconfig(user={"token": "t"})))
+    assert "cannot be loaded: a kubeconfig needs a place for temporary files" in told
+
+
+async def test_the_account_of_the_pod_needs_no_place_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[bytes, bytes]
+) -> None:
+    """A policy may make the whole file system of a pod read-only."""
+    account = _account(tmp_path, monkeypatch, pair)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert (await Credentials(service_account=account).load()).token == "of-the-pod"
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "home", "told"),
+    [
+        ("a\0b", "", "does not exist"),
+        ("~nobody-of-this-name/config", "", "RuntimeError"),
+        ("", "h" * 300, "File name too long"),
+    ],
+)
+async def test_a_place_that_cannot_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch, kubeconfig: str, home: str, told: str
+) -> None:
+    """It was a trace."""
+    monkeypatch.setenv("HOME", home)
+    text = await failure(Credentials(kubeconfig).load)
+    assert text.startswith("the credentials cannot be loaded: ")
+    assert told in text
+
+
+async def test_whoever_has_no_home_has_no_kubeconfig_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a trace."""
+
+    def nobody(_: object) -> object:
+        raise KeyError("no such user")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert "neither a kubeconfig nor" in await failure(Credentials().load)
 
 
 # A token that is renewed.
