@@ -11,6 +11,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +349,11 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "a token of two lines": (json.dumps(kubeconfig(user={"token": f"{SECRET}\nx: y"})), "no token has"),
     "a token that is no text": (json.dumps(kubeconfig(user={"token": f"{SECRET}ü"})), "no token has"),
     "username": (json.dumps(kubeconfig(user={"username": "u", "password": SECRET})), "password"),
+    "as": (json.dumps(kubeconfig(user={"token": SECRET, "as": SECRET})), "impersonates another one (as)"),
+    "as of a group": (
+        json.dumps(kubeconfig(user={"token": SECRET, "as": SECRET, "as-groups": [SECRET]})),
+        "impersonates another one (as, as-groups)",
+    ),
     "a key in the place of its file": (
         json.dumps(kubeconfig(user={"client-key": f"-----BEGIN{SECRET * 500}"})),
         "client-key of the user is no file",
@@ -371,6 +377,15 @@ async def test_a_broken_kubeconfig_is_named_and_never_quoted(
     assert str(tmp_path / "kubeconfig") in text
     assert told in text
     assert files_in(temporary) == []
+
+
+async def test_a_user_who_acts_as_another_is_not_taken_for_himself(tmp_path: Path) -> None:
+    """It was left out in silence, and what was done was done with other rights than asked for."""
+    for field, value in (("as", "viewer"), ("as-uid", "7"), ("as-user-extra", {"scopes": ["view"]})):
+        told = await failure(partial(load, tmp_path, kubeconfig(user={"token": "t", field: value})))
+        assert f"impersonates another one ({field})" in told
+    nobody: Object = {"token": SECRET, "as": "", "as-groups": [], "as-user-extra": {}}
+    assert (await load(tmp_path, kubeconfig(user=nobody))).token == SECRET
 
 
 @pytest.mark.parametrize(
