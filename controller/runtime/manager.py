@@ -132,6 +132,9 @@ class Manager:
                 await options.lease.acquire()
                 self._leads = True
                 beside.start_soon(options.lease.hold)
+                for cache in options.caches:
+                    # Beside the work, which reads until what the leader before has done is seen.
+                    await beside.start(cache.catch_up)
             self._finished = anyio.Event()
             async with anyio.create_task_group() as controllers:
                 for controller in options.controllers:
