@@ -197,7 +197,7 @@ def _manager(
     settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, metrics: BinderMetrics
 ) -> Manager:
     lease = _lease(settings, client, metrics) if settings.leader_elect else None
-    caches = _caches(settings, plugins, client, lease)
+    caches = _caches(settings, plugins, client)
     shard = Shard(client, caches.pool, caches.nodes)
     groups = GroupCaches(caches.requests, caches.pods, caches.reservations, shard)
     recorder = EventRecorder(client, "binder")
@@ -248,9 +248,7 @@ def _watch_groups(
         releasing.watch(caches.nodes, ledger.noting(reconciler.groups_of_changed_node))
 
 
-def _caches(
-    settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client, lease: Lease | None
-) -> Caches:
+def _caches(settings: Settings, plugins: tuple[PlannedPlugin, ...], client: Client) -> Caches:
     has_outsiders = any(planned.cls not in registry.BUILT_IN for planned in plugins)
     pool = _pool(settings)
     in_pool = {} if pool.is_whole else {"labelSelector": pool.selector}
@@ -281,7 +279,6 @@ def _caches(
             indexes={GROUP_INDEX: groups_of_pod, NODE_INDEX: nodes_of_pod},
             required=False,
         ),
-        leading_since=lease.acquired_version if lease is not None else str,
         pool=pool,
     )
 

@@ -50,7 +50,8 @@ def group_of(info: FieldInfo) -> str:
 def _level_from_zap(valid: dict[str, Any]) -> str:
     level = str(valid.get("zap_log_level", ""))
     if level.isdecimal():
-        return "info" if int(level) == 0 else "debug" if int(level) == 1 else "trace"
+        digits = level.lstrip("0")  # Python reads no number of more than 4300
+        return "info" if not digits else "debug" if digits == "1" else "trace"
     return {"debug": "debug", "error": "error", "panic": "error"}.get(level, "info")
 
 

@@ -70,19 +70,22 @@ def load(pair: KeyPair) -> Shown:
     """Makes a pair ready for handshakes.
 
     Raises:
-        UnusableError: The pair is no certificate with its key.
+        UnusableError: The pair is no certificate with its key, or nothing can be written.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # The library reads certificates from files only. The password keeps it from asking at a terminal.
-    with tempfile.NamedTemporaryFile(prefix="kai-binder-") as file:
-        file.write(pair.certificate + b"\n" + pair.key)
-        file.flush()
-        try:
+    try:
+        # The library reads certificates from files only. The password keeps it from asking at a terminal.
+        with tempfile.NamedTemporaryFile(prefix="kai-binder-") as file:
+            file.write(pair.certificate + b"\n" + pair.key)
+            file.flush()
             context.load_cert_chain(file.name, password="")
-        except (ssl.SSLError, ValueError) as error:
-            reason = getattr(error, "reason", None) or "they are no PEM, or the key has a password"
-            raise UnusableError(f"the certificate and the key cannot be used together: {reason}") from None
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "they are no PEM, or the key has a password"
+        raise UnusableError(f"the certificate and the key cannot be used together: {reason}") from None
+    except OSError as error:
+        text = f"the certificate needs a place for a temporary file, and there is none: {error.strerror}"
+        raise UnusableError(text) from None
     return Shown(pair, context, not_after(pair.certificate))
 
 

@@ -127,7 +127,7 @@ class BindRequestReconciler:
         held = requests.get(name, namespace)
         if held is None or is_over(held):
             return held
-        if not is_cut(held) and requests.has_seen(self._caches.leading_since(), name, namespace):
+        if not is_cut(held) and requests.has_caught_up(name, namespace):
             return held
         try:
             found = await self._client.get(BIND_REQUESTS, name, namespace)
@@ -229,7 +229,7 @@ class BindRequestReconciler:
         claims = pod["spec"].get("resourceClaims") or status.get("extendedResourceClaimStatus")
         if not request.is_fraction and not claims and request.extended_claim is None:
             return False
-        return not self._caches.pods.has_seen(self._caches.leading_since())
+        return not self._caches.pods.has_caught_up()
 
     async def _attempt(self, work: Work, pod: Object | None, verdict: Ready | Failed | None) -> Attempted:
         """Guards, then the pipeline."""

@@ -4,7 +4,7 @@ The reconciler makes these; to the pipeline a `Work` is its `Caller`. Invariant:
 taken away because a request is gone, it is read live (`Work.is_handed_over`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -29,8 +29,6 @@ class Caches(Struct, frozen=True, kw_only=True):
         pods: Those of the scheduler.
         nodes: All nodes.
         reservations: Reservation pods.
-        leading_since: The resourceVersion at which this process became the leader; empty where there is no
-            election. What another leader did before may be missing in a cache that has not seen it.
         pool: Whose objects they hold; the reservations are those of all pools.
     """
 
@@ -38,7 +36,6 @@ class Caches(Struct, frozen=True, kw_only=True):
     pods: Cache
     nodes: Cache
     reservations: Cache
-    leading_since: Callable[[], str] = str
     pool: NodePool = WHOLE
 
     def all(self) -> tuple[Cache, ...]:

@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskStatus
 from loguru import logger
 
+from controller.runtime import errors
 from controller.runtime.client import Client, Listed, Object, Resource
 from controller.runtime.listeners import Change, Listener, Listeners
 from controller.runtime.store import (
@@ -26,7 +27,8 @@ from controller.runtime.store import (
     without_managed_fields,
 )
 from controller.runtime.watchevents import Advanced, Changed, Deleted, Event, Refused, State
-from controller.runtime.watching import DEFAULTS, Watcher, WatchOptions
+from controller.runtime.watching import DEFAULTS, Pauses, Watcher, WatchOptions
+from controller.runtime.workqueue import Backoff
 
 __all__ = ["Cache", "Change", "Key", "key_of"]
 
@@ -84,8 +86,8 @@ class Cache:
         self._hidden: dict[Key, Object] | None = None
         self._handlers: list[Callable[[Change], None]] = []
         self._listeners = Listeners()
-        self._version = 0
-        self.era = 0
+        self._version = self.era = 0
+        self._goal: int | None = 0
         self._settled = anyio.Event()
 
     def __len__(self) -> int:
@@ -123,6 +125,32 @@ class Cache:
             return True
         held = self.get(name, namespace)
         return held is not None and version_of(held) >= int(version)
+
+    def has_caught_up(self, name: str = "", namespace: str = "") -> bool:
+        """Whether it, or what it holds of one object, is as new as the server was when `catch_up` began.
+
+        Arguments as in `has_seen`. False while that is not known; True if `catch_up` was never called.
+        """
+        return self._goal is not None and self.has_seen(str(self._goal), name, namespace)
+
+    async def catch_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Sets the goal of `has_caught_up`: the server's version as of now, asked for until it is told.
+
+        It is asked of this very kind: the API server may keep each in an etcd, with versions, of its own.
+        """
+        self._goal = None
+        task_status.started()
+        problem: str | None = None
+        pauses = Pauses(Backoff(self._options.backoff_s, self._options.max_backoff_s))
+        while self._goal is None:
+            try:
+                self._goal = await self._watcher.server_version()
+            except errors.ApiError as error:
+                if problem is None:
+                    problem = error.message
+                    log = logger.bind(kind=self.name, error=problem)
+                    log.warning("It is not known how far the API server is: objects are read one by one")
+                await pauses.wait()
 
     def subscribe(self, handler: Callable[[Change], None]) -> None:
         """Calls `handler` for each change from now on; it must not block and had better not raise."""

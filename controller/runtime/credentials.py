@@ -8,7 +8,8 @@ error or a log; and no secret stays behind in a temporary file.
 import os
 import ssl
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
@@ -122,26 +123,32 @@ class Credentials:
         Raises:
             CredentialsError: There are none, or they are broken.
         """
-        paths = self._paths() if self._chosen is None else self._chosen
-        where = " or ".join(str(path) for path in paths) or f"the service account in {self._service_account}"
-        problem = ""
-        with tempfile.TemporaryDirectory(prefix="kai-binder-") as directory:
-            try:
-                config = _IN_CLUSTER
-                token_file = str(self._service_account / "token")
-                if paths:
-                    configs = [(path, await _read(path)) for path in paths]
-                    config = standalone(configs, Path(directory), self._context)
-                    token_file = config["users"][0]["user"].get("tokenFile", "")
-                login = await self._login(config, TokenFile(Path(token_file)) if token_file else None, where)
-                self._chosen = paths
-                return login
-            except CredentialsError as error:
-                problem = str(error)
-            except Exception as error:  # noqa: BLE001 -- kr8s trips over broken credentials in many ways
-                problem = _problem(error, where)
+        where, problem = self._kubeconfig or "the kubeconfig", ""
+        try:
+            paths = self._paths() if self._chosen is None else self._chosen
+            where = (
+                " or ".join(str(path) for path in paths) or f"the service account in {self._service_account}"
+            )
+            login = await (self._of_kubeconfigs(paths, where) if paths else self._of_account(where))
+            self._chosen = paths
+            return login
+        except CredentialsError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 -- kr8s trips over broken credentials in many ways
+            problem = _problem(error, where)
         # Raised here, so that the first error is no part of it: its text may hold a secret.
         raise CredentialsError(f"the credentials cannot be loaded: {problem}")
+
+    async def _of_kubeconfigs(self, paths: list[Path], where: str) -> Login:
+        configs = [(path, await _read(path)) for path in paths]
+        with _temporary() as directory:
+            config = standalone(configs, directory, self._context)
+            token_file = config["users"][0]["user"].get("tokenFile", "")
+            return await self._login(config, TokenFile(Path(token_file)) if token_file else None, where)
+
+    async def _of_account(self, where: str) -> Login:
+        """Writes nothing: a pod need not have a place for it."""
+        return await self._login(_IN_CLUSTER, TokenFile(self._service_account / "token"), where)
 
     def _paths(self) -> list[Path]:
         """The kubeconfigs to read; none means the account of the pod."""
@@ -159,10 +166,10 @@ class Credentials:
         in_pod = os.environ.get("KUBERNETES_SERVICE_HOST") and (self._service_account / "token").exists()
         if in_pod and not self._context:
             return []
-        home = Path("~/.kube/config").expanduser()
-        if not home.exists():
+        home = _home()
+        if home is None or not (home / ".kube" / "config").exists():
             raise CredentialsError("there is neither a kubeconfig nor a service account of a pod")
-        return [home]
+        return [home / ".kube" / "config"]
 
     async def _login(self, config: Object, token_file: TokenFile | None, where: str) -> Login:
         api = kr8s.asyncio.Api(
@@ -178,8 +185,11 @@ class Credentials:
             tls = await auth.ssl_context()  # type: ignore[no-untyped-call]
         finally:
             _remove_answer_of_command(config, auth.client_cert_file, auth.client_key_file)
-        if isinstance(tls, ssl.SSLContext) and tls.verify_mode and not auth.server_ca_file:
-            tls.load_default_certs()
+        if isinstance(tls, ssl.SSLContext) and tls.verify_mode:
+            # As in Go: who is trusted need be no root, it may be an authority that another one signed.
+            tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            if not auth.server_ca_file:
+                tls.load_default_certs()
         token = (token_file.changed() if token_file is not None else None) or _token(auth.token or "", where)
         namespace = str(auth.namespace) if config is not _IN_CLUSTER else self._own_namespace()
         return Login(
@@ -192,6 +202,30 @@ class Credentials:
             return (self._service_account / "namespace").read_text().strip() or "default"
         except (OSError, ValueError):
             return "default"
+
+
+def _home() -> Path | None:
+    """The home directory of who runs this; None if nobody knows it."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """A directory for what a kubeconfig embeds, for the length of the block.
+
+    Raises:
+        CredentialsError: There is no place for one.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="kai-binder-")
+    except OSError as error:
+        text = f"a kubeconfig needs a place for temporary files, and there is none: {error.strerror}"
+        raise CredentialsError(text) from None
+    with made as directory:
+        yield Path(directory)
 
 
 async def _read(path: Path) -> object:

@@ -19,6 +19,9 @@ _FILES = {"cluster": ("certificate-authority",), "user": ("client-certificate", 
 """Fields that name a file; with `-data` behind them they are its content in base64."""
 
 
+_IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
+
+
 class CredentialsError(ValueError):
     """There are no credentials, or they cannot be read."""
 
@@ -131,6 +134,12 @@ def _check_user(user: Object, path: Path) -> None:
     if "username" in user or "password" in user:
         raise CredentialsError(
             f"{path}: the user has username and password, which Kubernetes no longer takes"
+        )
+    acts_as = [field for field in _IMPERSONATION if user.get(field)]
+    if acts_as:
+        raise CredentialsError(
+            f"{path}: the user impersonates another one ({', '.join(acts_as)}), which is not done here; "
+            "leave that out, and name a user who has the rights himself"
         )
     if user.get("tokenFile"):
         user["tokenFile"] = _absolute(user["tokenFile"], path)

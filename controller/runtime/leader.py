@@ -75,15 +75,11 @@ class Lease:
         self._renewed_s = float("-inf")
         self._object: Object | None = None
         self._seen: tuple[object, float] = (None, clock())
-        self._acquired_version = ""
+        self._leads = False
 
     def held(self) -> bool:
         """Whether this process may write now."""
         return self._clock() < self._renewed_s + self._options.renew_deadline_s
-
-    def acquired_version(self) -> str:
-        """The resourceVersion at which this process took the lease: no other leader wrote anything after."""
-        return self._acquired_version
 
     def left_s(self) -> float:
         """Seconds from now in which no other process can lead; 0 if this one may not write."""
@@ -92,13 +88,13 @@ class Lease:
 
     async def acquire(self) -> None:
         """Waits until this process holds the lease."""
-        self._acquired_version = ""
+        self._leads = False
         logger.bind(lease=self._options.name).info("Waiting for the leader's lease")
         while True:
             if await self._try():
                 break
             await anyio.sleep(self._options.retry_s)
-        self._acquired_version = self._object["metadata"]["resourceVersion"] if self._object else ""
+        self._leads = True
         logger.bind(lease=self._options.name, identity=self._options.identity).info("This process leads now")
 
     async def hold(self) -> None:
@@ -173,7 +169,7 @@ class Lease:
         spec = found.get("spec") or {}
         holder = spec.get("holderIdentity")
         if holder != options.identity:
-            if self._acquired_version or (holder and not self._expired(holder, spec)):
+            if self._leads or (holder and not self._expired(holder, spec)):
                 # Ours until it was taken away: from here on nothing may be written, even if whoever took it
                 # has let it go again, since he wrote what our work under way knows nothing of.
                 self._renewed_s = float("-inf")

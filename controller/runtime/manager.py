@@ -17,6 +17,9 @@ _FLUSH_S = 3.0
 _STUCK_S = 120.0
 """Longer than any step of a task that is well: nothing here waits so long without a sign of life."""
 
+_HUNG_S = 600.0
+"""More than work that holds a slot takes: requests have deadlines, and waits for others hold none."""
+
 _BROKEN_S = 30.0
 """Seconds for which a cache may see no changes before the process is no longer ready."""
 
@@ -86,6 +89,10 @@ class Manager:
         if stalled:
             text = f"nothing is taken from the queue of {', '.join(stalled)}, though workers are free"
             problems.append(f"{text}, for {_STUCK_S:g} s")
+        hung = [item.name for item in options.controllers if item.hung_s() > _HUNG_S]
+        if hung:
+            text = f"no worker of {', '.join(hung)} has come to an end, or to a wait, though keys are ready"
+            problems.append(f"{text}, for {_HUNG_S:g} s")
         if self._leads and options.lease is not None and not options.lease.held():
             problems.append("this process leads, but its lease has not been renewed in time")
         return "; ".join(problems) or None
@@ -132,6 +139,9 @@ class Manager:
                 await options.lease.acquire()
                 self._leads = True
                 beside.start_soon(options.lease.hold)
+                for cache in options.caches:
+                    # Beside the work, which reads until what the leader before has done is seen.
+                    await beside.start(cache.catch_up)
             self._finished = anyio.Event()
             async with anyio.create_task_group() as controllers:
                 for controller in options.controllers:

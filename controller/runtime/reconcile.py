@@ -124,10 +124,11 @@ class Controller(Generic[K]):
 
     def stalled_s(self) -> float:
         """Seconds for which keys have been ready and slots free, yet nothing was taken; 0 if all is well."""
-        ready_s, free_s = self.queue.ready_since_s(), self._slots.free_since_s()
-        return (
-            anyio.current_time() - max(ready_s, free_s) if ready_s is not None and free_s is not None else 0.0
-        )
+        return _since(self.queue.ready_since_s(), self._slots.free_since_s())
+
+    def hung_s(self) -> float:
+        """Seconds for which keys have been ready and no worker has let go of its slot; 0 if one is free."""
+        return _since(self.queue.ready_since_s(), self._slots.all_held_since_s())
 
     async def run(self) -> None:
         """Works until stopped."""
@@ -181,6 +182,12 @@ class Controller(Generic[K]):
                 self._observer.error(terminal=result.requeue_after_s is None)
             return "error"
         return "success" if result.requeue_after_s is None else "requeue_after"
+
+
+def _since(*times_s: float | None) -> float:
+    """Seconds since the last of these; 0 if one of them has not come."""
+    known = [time_s for time_s in times_s if time_s is not None]
+    return anyio.current_time() - max(known) if len(known) == len(times_s) else 0.0
 
 
 def _readable(key: Hashable) -> str:

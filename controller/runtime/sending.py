@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from time import monotonic
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -150,7 +151,7 @@ class Sender:
         try:
             async with asyncio.timeout(left_s):  # cheaper than anyio's, which counts here
                 response = await send(left_s - min(_MARGIN_S, left_s / 4))
-                failed = await _refusal(call, response) if response.status_code >= 400 else None
+                failed = await self._failure(call, response)
         except TimeoutError as error:
             await self._door.distrust(trial.sent_s)
             raise self._unanswered(call, f"no answer within {left_s:.3g} s") from error
@@ -215,8 +216,23 @@ class Sender:
     ) -> errors.NoAnswerError:
         if self._observe is not None:
             self._observe(call, "<error>", self._door.host)
-        through = f" (through the proxy {self._door.proxy})" if self._door.proxy else ""
-        return error(str(call), text + through)
+        return error(str(call), text + self._through)
+
+    async def _failure(self, call: Call, response: Response) -> errors.ApiError | None:
+        """What an answer says that is none of success."""
+        if response.status_code >= 400:
+            return await _refusal(call, response)
+        if response.status_code >= 300:
+            # No API server sends one elsewhere. It is not followed: what stands there may answer anything, an
+            # empty list, or 200 to a write that was never carried out.
+            where = _host(response.headers.get("location", "")) or "another path"
+            text = f"what answers is no API server: it redirects ({response.status_code}) to {where}"
+            return errors.NoAnswerError(str(call), text + self._through)
+        return None
+
+    @property
+    def _through(self) -> str:
+        return f" (through the proxy {self._door.proxy})" if self._door.proxy else ""
 
 
 async def _refusal(call: Call, response: Response) -> errors.StatusError:
@@ -230,6 +246,16 @@ async def _refusal(call: Call, response: Response) -> errors.StatusError:
     header = response.headers.get("retry-after", "")
     retry_after_s = float(header) if header.isdecimal() else None
     return errors.from_status(str(call), response.status_code, body, text, retry_after_s)
+
+
+def _host(url: str) -> str:
+    """Scheme and host of a URL; empty if it has none. The rest of one may hold secrets."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}".removeprefix("://") if host else ""
 
 
 def sentence(error: BaseException) -> str:

@@ -227,6 +227,7 @@ class Session:
             URL(f"{self._server}{url}", encoded=True),
             data=content,
             headers=sent,
+            allow_redirects=False,  # a POST would go on as a GET, and the answer to that count as its own
             proxy=self.proxy,
             proxy_headers=self._proxy_login if tunnels else None,
             server_hostname=sni,

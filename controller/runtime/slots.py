@@ -25,7 +25,7 @@ class Slots:
         """
         self._free = anyio.Semaphore(limit)
         self._kept_free = limit - max(1, limit // _RETRYING)
-        self._freed_s = float("-inf")
+        self._freed_s = self._given_back_s = float("-inf")
         self._observe = observe
         self._waiting: set[Slot] = set()
         self._stopping = False
@@ -33,6 +33,10 @@ class Slots:
     def free_since_s(self) -> float | None:
         """Since when there has been a free slot; None if there is none."""
         return self._freed_s if self._free.value else None
+
+    def all_held_since_s(self) -> float | None:
+        """When a slot was last given back, if all are held; None if one is free."""
+        return None if self._free.value else self._given_back_s
 
     def has_room(self, *, taken: int = 0) -> bool:
         """Whether work that can wait may take a slot: the others are kept free for what is to come.
@@ -48,8 +52,9 @@ class Slots:
 
     def give_back(self) -> None:
         """Gives a slot back."""
+        self._given_back_s = anyio.current_time()
         if not self._free.value:
-            self._freed_s = anyio.current_time()
+            self._freed_s = self._given_back_s
         self._free.release()
         self._observe(-1)
 

@@ -127,7 +127,7 @@ class Stream:
 
     async def _begin(self) -> Listed:
         # Not a list of all: each of those who wait reads what concerns him.
-        return Listed([], await self._watcher.server_version())
+        return Listed([], str(await self._watcher.server_version()))
 
     def _on_event(self, event: Event) -> None:
         if not isinstance(event, Refused):

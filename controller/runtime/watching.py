@@ -185,10 +185,17 @@ class Watcher:
             self._resource, self._selectors, page_size=self._options.page_size, on_page=self.beat
         )
 
-    async def server_version(self) -> str:
-        """The resourceVersion that the server is at, at the price of one object."""
+    async def server_version(self) -> int:
+        """The resourceVersion that the server is at, at the price of one object.
+
+        Raises:
+            errors.ApiError: It was not told.
+        """
+        return await self._whole(self._version_of_a_page())
+
+    async def _version_of_a_page(self) -> int:
         page = await self._client.list_page(self._resource, {"limit": "1"})
-        return str(page["metadata"]["resourceVersion"])
+        return int(page["metadata"]["resourceVersion"])
 
     async def _whole(self, reading: Awaitable[T]) -> T:
         """The answer; one that is no list at all is a failure like others."""
@@ -199,8 +206,8 @@ class Watcher:
             raise UnreadableError(f"LIST {self._resource.plural}", text) from error
 
     async def _check(self) -> State:
-        version = await self._whole(self.server_version())
-        if int(version) < int(self.version):
+        version = await self.server_version()
+        if version < int(self.version):
             logger.bind(kind=self._resource.plural, version=version, before=self.version).warning(
                 "The API server is behind the version that was followed: listing anew"
             )

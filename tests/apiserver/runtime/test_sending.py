@@ -50,6 +50,20 @@ async def test_a_refusal_without_a_body_is_one(client: Client, proxy: Proxy, con
         await client.watch(CONFIG_MAPS, {"resourceVersion": "1"}, lambda _: None, idle_s=1.0)
 
 
+async def test_a_redirect_leads_nowhere(client: Client, proxy: Proxy, config_maps: ConfigMaps) -> None:
+    """A write went on as a read of another place, whose answer counted as that to the write."""
+    where = config_maps.namespace
+    elsewhere = Rule(Answer(302, "", {"location": "/version"}), path=where)
+    with proxy.rule(elsewhere), pytest.raises(errors.NoAnswerError, match="redirects") as caught:
+        await client.create(CONFIG_MAPS, config_maps.body("a"), where)
+    assert caught.value.unclear
+    with proxy.rule(elsewhere), pytest.raises(errors.NoAnswerError, match="redirects"):
+        await client.get(CONFIG_MAPS, "a", where)
+    moved = Rule(Answer(307, "", {"location": "/version"}), method="WATCH")
+    with proxy.rule(moved), pytest.raises(errors.NoAnswerError, match="redirects"):
+        await client.watch(CONFIG_MAPS, {"resourceVersion": "1"}, lambda _: None, idle_s=1.0)
+
+
 async def test_a_429_and_then_silence_is_unclear(
     connect: Connect, proxy: Proxy, config_maps: ConfigMaps
 ) -> None:

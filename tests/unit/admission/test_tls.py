@@ -1,6 +1,7 @@
 """Certificates in files, as the kubelet changes them, and what is shown of them."""
 
 import ssl
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -38,6 +39,24 @@ def test_a_swap_of_both_files_is_followed(mount: Mount) -> None:
     certificate.look()
     assert certificate.shown is shown, "what is the same is not loaded again"
     mount.put(second.pair)
+    certificate.look()
+    assert (certificate.shown.pair, certificate.problem) == (second.pair, None)
+
+
+def test_a_full_place_for_temporary_files_is_waited_for(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the webhook, with a good certificate in use."""
+    first, second = made(), made()
+    mount.put(first.pair)
+    certificate = followed(mount)
+    certificate.look()
+    monkeypatch.setattr(tempfile, "tempdir", str(mount.certificate / "missing"))
+    mount.put(second.pair)
+    certificate.look()
+    assert certificate.shown.pair == first.pair
+    assert "needs a place for a temporary file" in str(certificate.problem)
+    monkeypatch.undo()
     certificate.look()
     assert (certificate.shown.pair, certificate.problem) == (second.pair, None)
 

@@ -12,6 +12,7 @@ import pytest
 from controlplane.pki import Keys, write_keys
 
 from controller.agent.account import ApiServer, NoAnswerError
+from tests.authority import issued
 
 
 @dataclass(slots=True)
@@ -51,7 +52,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 def serve(keys: Keys) -> Iterator[Serve]:
     """Starts servers that end with the test."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(keys.certificate, keys.key)
     listeners: list[socket.socket] = []
     over = threading.Event()
     threads: list[threading.Thread] = []
@@ -78,7 +78,11 @@ def serve(keys: Keys) -> Iterator[Serve]:
             except OSError:
                 continue
 
-    def start(answer: bytes | None, *, trickle_s: float = 0.0) -> Server:
+    def start(answer: bytes | None, *, trickle_s: float = 0.0, shown: Path | None = None) -> Server:
+        if shown is None:
+            context.load_cert_chain(keys.certificate, keys.key)
+        else:
+            context.load_cert_chain(shown)
         listener = socket.create_server(("127.0.0.1", 0))
         server = Server(listener.getsockname()[1], keys, answer, trickle_s, [])
         listeners.append(listener)
@@ -111,6 +115,14 @@ def refusal(server: Server, account: Path, *, deadline_s: float = 10.0) -> str:
     with pytest.raises(NoAnswerError) as raised:
         ApiServer("127.0.0.1", server.port, account, deadline_s=deadline_s).send("GET", "/x")
     return str(raised.value)
+
+
+def test_an_authority_that_another_one_signed(serve: Serve, account: Path, tmp_path: Path) -> None:
+    """Go trusts what it is told to trust; OpenSSL wanted to see a root: the server could not be reached."""
+    pair = issued(account / "ca.crt")
+    (tmp_path / "server.pem").write_bytes(pair.certificate + pair.key)
+    server = serve(http("200 OK", "{}"), shown=tmp_path / "server.pem")
+    assert ApiServer("127.0.0.1", server.port, account).send("GET", "/x").status == 200
 
 
 def test_a_request_and_its_answer(serve: Serve, account: Path) -> None:

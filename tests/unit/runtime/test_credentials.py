@@ -3,19 +3,24 @@
 import base64
 import json
 import os
+import pwd
 import ssl
 import stat
 import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from controller.admission import tls
 from controller.runtime.credentials import Credentials, CredentialsError, Login, TokenFile
+from tests.authority import issued
 
 pytestmark = pytest.mark.anyio
 
@@ -141,6 +146,29 @@ async def test_a_certificate_of_ours_and_the_system_s_trust(
     login = await load(tmp_path, kubeconfig(user=user))
     assert isinstance(login.tls, ssl.SSLContext)
     assert login.tls.verify_mode == ssl.CERT_REQUIRED
+
+
+async def test_an_authority_that_another_one_signed(tmp_path: Path) -> None:
+    """Go trusts what it is told to trust; OpenSSL wanted to see a root: the server could not be reached."""
+    server = tls.load(issued(tmp_path / "ca.crt")).context
+    login = await load(tmp_path, kubeconfig(cluster={"certificate-authority": "ca.crt"}))
+    assert isinstance(login.tls, ssl.SSLContext)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        login.tls.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while sides:
+        for side in tuple(sides):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                sides.remove(side)
+
+
+async def test_a_server_that_is_not_verified_is_not(tmp_path: Path) -> None:
+    login = await load(tmp_path, kubeconfig(cluster={"insecure-skip-tls-verify": True}))
+    assert isinstance(login.tls, ssl.SSLContext)
+    assert login.tls.verify_mode == ssl.CERT_NONE
 
 
 async def test_a_token_file_wins_and_is_trimmed(tmp_path: Path) -> None:
@@ -321,6 +349,11 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "a token of two lines": (json.dumps(kubeconfig(user={"token": f"{SECRET}\nx: y"})), "no token has"),
     "a token that is no text": (json.dumps(kubeconfig(user={"token": f"{SECRET}ü"})), "no token has"),
     "username": (json.dumps(kubeconfig(user={"username": "u", "password": SECRET})), "password"),
+    "as": (json.dumps(kubeconfig(user={"token": SECRET, "as": SECRET})), "impersonates another one (as)"),
+    "as of a group": (
+        json.dumps(kubeconfig(user={"token": SECRET, "as": SECRET, "as-groups": [SECRET]})),
+        "impersonates another one (as, as-groups)",
+    ),
     "a key in the place of its file": (
         json.dumps(kubeconfig(user={"client-key": f"-----BEGIN{SECRET * 500}"})),
         "client-key of the user is no file",
@@ -344,6 +377,15 @@ async def test_a_broken_kubeconfig_is_named_and_never_quoted(
     assert str(tmp_path / "kubeconfig") in text
     assert told in text
     assert files_in(temporary) == []
+
+
+async def test_a_user_who_acts_as_another_is_not_taken_for_himself(tmp_path: Path) -> None:
+    """It was left out in silence, and what was done was done with other rights than asked for."""
+    for field, value in (("as", "viewer"), ("as-uid", "7"), ("as-user-extra", {"scopes": ["view"]})):
+        told = await failure(partial(load, tmp_path, kubeconfig(user={"token": "t", field: value})))
+        assert f"impersonates another one ({field})" in told
+    nobody: Object = {"token": SECRET, "as": "", "as-groups": [], "as-user-extra": {}}
+    assert (await load(tmp_path, kubeconfig(user=nobody))).token == SECRET
 
 
 @pytest.mark.parametrize(
@@ -407,6 +449,56 @@ def _plugin(directory: Path, answer: Object) -> Object:
     path.write_text(f"#!/bin/sh\ncat {directory / 'answer'}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path)}
+
+
+# Where nothing can be written, or looked at.
+
+
+async def test_a_kubeconfig_without_a_place_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a trace at the start, and later, when /tmp was full, the end of all work at the first 401."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    told = await failure(lambda: load(tmp_path, kubeconfig(user={"token": "t"})))
+    assert "cannot be loaded: a kubeconfig needs a place for temporary files" in told
+
+
+async def test_the_account_of_the_pod_needs_no_place_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[bytes, bytes]
+) -> None:
+    """A policy may make the whole file system of a pod read-only."""
+    account = _account(tmp_path, monkeypatch, pair)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert (await Credentials(service_account=account).load()).token == "of-the-pod"
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "home", "told"),
+    [
+        ("a\0b", "", "does not exist"),
+        ("~nobody-of-this-name/config", "", "RuntimeError"),
+        ("", "h" * 300, "File name too long"),
+    ],
+)
+async def test_a_place_that_cannot_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch, kubeconfig: str, home: str, told: str
+) -> None:
+    """It was a trace."""
+    monkeypatch.setenv("HOME", home)
+    text = await failure(Credentials(kubeconfig).load)
+    assert text.startswith("the credentials cannot be loaded: ")
+    assert told in text
+
+
+async def test_whoever_has_no_home_has_no_kubeconfig_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a trace."""
+
+    def nobody(_: object) -> object:
+        raise KeyError("no such user")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert "neither a kubeconfig nor" in await failure(Credentials().load)
 
 
 # A token that is renewed.

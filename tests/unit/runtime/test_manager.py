@@ -27,7 +27,7 @@ class Leases(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lease: Object | None = None
+        self.lease: Object | None = None
 
     def for_lease(self, deadline_s: float) -> "Leases":
         return self
@@ -35,9 +35,9 @@ class Leases(Server):
     async def get(
         self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str = ""
     ) -> Object:
-        if self._lease is None:
+        if self.lease is None:
             raise errors.from_status("GET leases", 404, {}, "no such lease")
-        return self._lease
+        return self.lease
 
     async def create(
         self,
@@ -49,12 +49,12 @@ class Leases(Server):
         subresource: str = "",
         is_brief: bool = False,
     ) -> Object:
-        self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
-        return self._lease
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
+        return self.lease
 
     async def update(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
-        self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
-        return self._lease
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": "7"}}
+        return self.lease
 
 
 @dataclass
@@ -135,6 +135,43 @@ async def test_a_lease_that_is_not_renewed_while_it_leads() -> None:
         assert process.manager.alive() == "this process leads, but its lease has not been renewed in time"
         assert not process.manager.works(), "another may"
         process.asleep_s = 0
+
+
+def let_another_lead(process: Process) -> None:
+    """A leader that is gone, whose lease runs out after 15 s."""
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 15, "renewTime": "a while ago"}
+    process.server.lease = {"metadata": {"name": "test", "resourceVersion": "7"}, "spec": spec}
+
+
+async def test_a_cache_has_caught_up_once_it_has_seen_its_own_kind_at_the_takeover() -> None:
+    """Leases may be in another etcd: their versions, here 7, say nothing of those of others, here 100."""
+    process = Process()
+    let_another_lead(process)
+    async with running(process):
+        process.server.version = 120  # the watch, which ends after 20 s, does not tell before
+        await anyio.sleep(12)
+        assert process.manager.works()
+        assert not process.cache.has_caught_up()
+        await anyio.sleep(5)
+        assert process.cache.has_caught_up()
+        assert process.server.count("list one") == 1
+
+
+async def test_nothing_has_caught_up_while_the_server_does_not_say_how_far_it_is() -> None:
+    process = Process()
+    let_another_lead(process)
+    async with running(process):
+
+        async def away() -> None:
+            raise errors.NoAnswerError("LIST things", "connection refused")
+
+        process.server.lists, at_once = away, process.server.lists
+        await anyio.sleep(30)
+        assert process.manager.works(), "the takeover does not wait for it"
+        assert not process.cache.has_caught_up()
+        process.server.lists = at_once
+        await anyio.sleep(16)
+        assert process.cache.has_caught_up()
 
 
 async def test_a_queue_from_which_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

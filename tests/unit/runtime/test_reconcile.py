@@ -287,6 +287,36 @@ async def test_a_queue_from_which_nothing_is_taken() -> None:
         controller.stop()
 
 
+async def test_workers_hang_if_none_gives_its_slot_back() -> None:
+    async def work(key: str, slot: Slot) -> Result:
+        if key == "waits":
+            async with slot.released():
+                await anyio.sleep(1000)
+        await anyio.sleep(100)
+        return Result()
+
+    queue: WorkQueue[str] = WorkQueue(Backoff())
+    controller = Controller("test", Reconciler(work), queue, max_concurrent=2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.run)
+        await anyio.sleep(1000)
+        queue.add("a")
+        await anyio.sleep(10)
+        queue.add("b")
+        await anyio.sleep(70)
+        assert controller.hung_s() == 0, "nobody waits for them"
+        queue.add("c")
+        await anyio.sleep(10)
+        assert controller.hung_s() == 10
+        await anyio.sleep(15)
+        assert controller.hung_s() == 0, "a has ended"
+        queue.add("waits")
+        queue.add("d")
+        await anyio.sleep(50)
+        assert controller.hung_s() == 0, "one that waits holds no slot"
+        controller.stop()
+
+
 async def test_a_slot_is_given_back_and_taken_again_when_the_wait_fails() -> None:
     async def work(key: str, slot: Slot) -> Result:
         async with slot.released():

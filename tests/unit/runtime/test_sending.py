@@ -1,10 +1,11 @@
-"""What a 403 means of a server that has just started: by script, since a real one is so for moments."""
+"""What a 403 means of a server that has just started, and other answers that a real one gives for moments."""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from controller.runtime import errors
 from controller.runtime.calls import Call, Resource
@@ -26,9 +27,9 @@ QUOTA = 'pods "a" is forbidden: exceeded quota: q'
 
 
 class Answer:
-    def __init__(self, code: int, message: str = "") -> None:
+    def __init__(self, code: int, message: str = "", **headers: str) -> None:
         self.status_code = code
-        self.headers: Mapping[str, str] = {}
+        self.headers: Mapping[str, str] = headers
         self.text = json.dumps({"message": message, "reason": "Forbidden"})
 
     async def aread(self) -> bytes:
@@ -77,4 +78,24 @@ async def test_a_403_of_one_that_is_not_is_no_answer() -> None:
     server = StartingServer([Answer(403, NO_ROLE)], ready=False)
     with pytest.raises(errors.NoAnswerError, match="not ready yet"):
         await sender(server).request(CALL)
+    assert server.sent == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [
+        ("https://u:p@login.example.com:8443/x?token=t", "redirects (302) to https://login.example.com:8443"),
+        ("//other", "redirects (302) to other"),
+        ("/login?token=t", "redirects (302) to another path"),
+        ("http://[bad", "redirects (302) to another path"),
+        ("", "redirects (302) to another path"),
+    ],
+)
+async def test_a_redirected_write_is_unclear(location: str, told: str) -> None:
+    """What stood at the other place answered 200, and the bind counted as done."""
+    server = StartingServer([Answer(302, location=location)], ready=True)
+    with pytest.raises(errors.NoAnswerError) as caught:
+        await sender(server).request(replace(CALL, method="POST"))
+    assert caught.value.unclear
+    assert caught.value.message == f"what answers is no API server: it {told}"
     assert server.sent == 1

@@ -1,5 +1,6 @@
-"""The sockets under the session, and what it says of itself."""
+"""The sockets under the session, what it says of itself, and that it goes nowhere else."""
 
+import asyncio
 import os
 import re
 import socket
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from controller.runtime.session import _agent, _socket
+from controller.runtime.session import Session, _agent, _socket
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the user time-out")
@@ -24,3 +25,28 @@ def test_an_audit_log_tells_one_process_from_the_next() -> None:
     found = re.fullmatch(r"kai-binder/[0-9.]+ \((.+); pid (\d+)\)", _agent())
     assert found is not None
     assert found.groups() == (socket.gethostname(), str(os.getpid()))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(method: str, status: int) -> None:
+    """A POST went on as a GET, and its answer counted as that to the POST."""
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode().splitlines()[0])
+        head = f"HTTP/1.1 {status} Go\r\nLocation: /login\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        session = Session(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", True, None)
+        found = await session.send(method, "/api", None, {}, None)
+        async with session.stream(method=method, url="/watch", params={"watch": "true"}) as stream:
+            assert stream.status_code == status
+        await session.aclose()
+    assert found.status_code == status
+    assert asked == [f"{method} /api HTTP/1.1", f"{method} /watch?watch=true HTTP/1.1"]
