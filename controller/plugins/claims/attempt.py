@@ -21,6 +21,7 @@ from controller.kai.reasons import Reason
 from controller.plugins.base import BindContext
 from controller.plugins.claims.api import ClaimApi, Turns, retrying
 from controller.plugins.claims.extended import ExtendedClaims
+from controller.plugins.claims.holders import Holders
 from controller.plugins.claims.model import (
     EXTENDED_STATUS,
     FINALIZER,
@@ -58,6 +59,7 @@ class Tools(Struct, frozen=True):
     api: ClaimApi
     extended: ExtendedClaims
     turns: Turns
+    holders: Holders
 
 
 class ClaimBinding:
@@ -211,13 +213,22 @@ class ClaimBinding:
             return outcome
 
     async def _write(self, claim: Object, use: PodClaim) -> Object | Failed:
-        """Writes what the claim lacks, in two requests at most."""
+        """Writes what the claim lacks, in two requests at most; devices only if no other claim has them."""
         failure = self._failure(claim, use)
         if failure is not None:
             return failure
-        allocation = allocation_of(claim) or self._wanted[use.entry]
+        if allocation_of(claim) is not None:
+            return await self._reserve(claim, None)
+        wanted = self._wanted[use.entry]
+        what = f"another request that gives {devices(wanted)} away"
+        giving = self._tools.holders.giving
+        async with giving(claim, wanted, self._node_name, lambda: self._context.waiting(what)) as failure:
+            return failure or await self._reserve(claim, wanted)
+
+    async def _reserve(self, claim: Object, wanted: Object | None) -> Object | Failed:
+        """Reserves a claim, and gives it devices unless it has some (None)."""
         finalizers, reserved = claim["metadata"].get("finalizers") or [], self._is_reserved(claim)
-        if FINALIZER in finalizers and reserved:
+        if FINALIZER in finalizers and reserved and wanted is None:
             return claim
         failure = await self._look_at_pod()
         if failure is not None:
@@ -225,16 +236,17 @@ class ClaimBinding:
         if FINALIZER not in finalizers:
             async with self._to_its_end():
                 claim = await self._api.patch(claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
-        if reserved:
+        if reserved and wanted is None:
             return claim
         status: Object = {"reservedFor": with_pod(reserved_for(claim), self._pod)}
-        if allocation_of(claim) is None:
-            status["allocation"] = _dated(allocation)
+        if wanted is not None:
+            status["allocation"] = _dated(wanted)
         try:
             async with self._to_its_end():
                 return await self._api.patch(claim, {"status": status}, subresource="status")
         except errors.InvalidError as error:
-            return write_failure(error, claim, allocation, self._node_name)
+            given = wanted or allocation_of(claim) or {}
+            return write_failure(error, claim, given, self._node_name)
 
     @asynccontextmanager
     async def _to_its_end(self) -> AsyncIterator[None]:

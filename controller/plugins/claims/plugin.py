@@ -20,6 +20,7 @@ from controller.plugins.base import BindContext, Plugin, Prepared
 from controller.plugins.claims.api import ClaimApi, NotServedError, Turns, retrying
 from controller.plugins.claims.attempt import ClaimBinding, Tools
 from controller.plugins.claims.extended import ExtendedClaims
+from controller.plugins.claims.holders import Holders
 from controller.plugins.claims.model import EXTENDED_STATUS, pod_claims
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
@@ -55,7 +56,7 @@ class DynamicResources(Plugin):
         assert isinstance(arguments, Arguments)  # noqa: S101 -- the contract of Plugin
         self._timeout_s = arguments.bind_timeout_s
         api = ClaimApi(client)
-        self._tools = Tools(client, api, ExtendedClaims(client, api), Turns())
+        self._tools = Tools(client, api, ExtendedClaims(client, api), Turns(), Holders(api))
 
     def concerns(self, context: BindContext) -> bool:
         """A pod with device claims, a request with devices (B-52), or what an earlier one left on the pod."""

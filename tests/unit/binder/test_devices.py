@@ -1,0 +1,139 @@
+"""Requests that bring devices for claims, and what becomes of the claims."""
+
+import copy
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from controller.kai.names import BIND_REQUESTS, PODS
+from controller.runtime.client import Object, Resource
+from tests.unit.binder.world import Memory, World
+
+pytestmark = pytest.mark.anyio
+
+CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
+DEVICE = {"request": "r", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
+ALLOCATION: Object = {"devices": {"results": [DEVICE]}}
+EXTENDED: Object = {
+    "allocation": ALLOCATION,
+    "deviceRequests": [{"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1}}],
+    "containerMappings": [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}],
+}
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+class Server(Memory):
+    """Serves device claims."""
+
+    async def raw(self, path: str) -> Object:
+        return {"versions": [{"version": "v1"}]}
+
+
+def claim(server: Server, name: str, **status: object) -> Object:
+    metadata = {"name": name, "namespace": "default"}
+    return server.put(CLAIMS, {"metadata": metadata, "spec": {}, "status": status})
+
+
+def ask_for_claim(world: World, pod: str, name: str, **spec: Any) -> Object:  # noqa: ANN401
+    """A pod that uses a claim, and a request that brings the device for it."""
+    found = world.pod(pod)
+    found["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": name}]
+    world.server.put(PODS, found)
+    brings = [{"name": "x", "allocation": copy.deepcopy(ALLOCATION)}]
+    world.ask(found, "n1", is_new=True, resourceClaimAllocations=brings, **spec)
+    return found
+
+
+def ask_extended(world: World, pod: str) -> None:
+    world.ask(world.pod(pod), "n1", is_new=True, extendedResourceClaimAllocation=copy.deepcopy(EXTENDED))
+
+
+def on_a_node(server: Server, *pods: str) -> list[str]:
+    return [name for name in pods if server.found(PODS, name, "default")["spec"].get("nodeName")]
+
+
+def allocated(server: Server) -> list[str]:
+    """The claims that have devices."""
+    return [name for _, name in server.keys(CLAIMS) if server.found(CLAIMS, name, "default")["status"]]
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 0.1])
+async def test_one_device_for_the_extended_resources_of_two_pods(latency_s: float) -> None:
+    server = Server()
+    server.latency_s = latency_s
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        for name in ("p", "q"):
+            ask_extended(world, name)
+        await anyio.sleep(10)
+        (bound,) = on_a_node(server, "p", "q")
+        (lost,) = {"p", "q"} - {bound}
+        (held,) = allocated(server)
+        assert held.startswith(bound)
+        reason = server.found(BIND_REQUESTS, lost, "default")["status"]["reason"]
+        assert reason.startswith(f"DynamicResources AllocationConflict: claim default/{lost}-extended-")
+        assert "cannot get gpu-0 of gpu.example.com (pool n1) on node n1" in reason
+        assert f"claim default/{held} has that already, reserved for {bound}" in reason
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 0.1])
+async def test_one_device_for_the_claims_of_two_pods(latency_s: float) -> None:
+    server = Server()
+    server.latency_s = latency_s
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        for pod, name in (("p", "one"), ("q", "two")):
+            claim(server, name)
+            ask_for_claim(world, pod, name)
+        ask_extended(world, "r")
+        await anyio.sleep(10)
+        assert len(on_a_node(server, "p", "q", "r")) == 1
+        assert len(allocated(server)) == 1
+
+
+async def test_a_device_that_somebody_elses_claim_has() -> None:
+    server = Server()
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        claim(server, "other", allocation=ALLOCATION, reservedFor=[{"name": "o", "uid": "o"}])
+        claim(server, "one")
+        ask_for_claim(world, "p", "one")
+        await anyio.sleep(10)
+        assert on_a_node(server, "p") == []
+        assert allocated(server) == ["other"]
+        assert "finalizers" not in server.found(CLAIMS, "one", "default")["metadata"]
+
+
+async def test_a_device_goes_from_pod_to_pod() -> None:
+    server = Server()
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        for name in ("p", "q"):
+            ask_extended(world, name)
+            await anyio.sleep(0.5)
+            assert on_a_node(server, name) == [name]
+            world.end(name)
+            (left,) = allocated(server)
+            server.remove(CLAIMS, left, "default")
+
+
+async def test_pods_share_a_claim_and_its_device() -> None:
+    server = Server()
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        claim(server, "one")
+        for name in ("p", "q"):
+            ask_for_claim(world, name, "one")
+        await anyio.sleep(10)
+        assert on_a_node(server, "p", "q") == ["p", "q"]
