@@ -8,6 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, PODS
+from controller.runtime import errors
 from controller.runtime.client import Object, Resource
 from tests.unit.binder.world import Memory, World
 
@@ -125,6 +126,49 @@ async def test_a_device_goes_from_pod_to_pod() -> None:
             world.end(name)
             (left,) = allocated(server)
             server.remove(CLAIMS, left, "default")
+
+
+def refused(_: str) -> errors.ApiError:
+    return errors.from_status("POST", 422, {"reason": "Invalid"}, "no")
+
+
+async def test_between_attempts_claims_stay_reserved() -> None:
+    server = Server()
+    server.refuses = refused
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        claim(server, "one")
+        pod = ask_for_claim(world, "p", "one", backoffLimit=3)
+        await anyio.sleep(1.5)
+        assert server.found(BIND_REQUESTS, "p", "default")["status"]["failedAttempts"] == 2
+        user = {"resource": "pods", "name": "p", "uid": pod["metadata"]["uid"]}
+        kept = server.found(CLAIMS, "one", "default")
+        assert kept["status"] == {"allocation": ALLOCATION, "reservedFor": [user]}
+        await anyio.sleep(20)
+        assert server.found(BIND_REQUESTS, "p", "default")["status"]["failedAttempts"] == 3
+        left = server.found(CLAIMS, "one", "default")
+        assert left["status"] == {"allocation": None, "reservedFor": None}
+        assert not left["metadata"]["finalizers"]
+
+
+async def test_devices_of_a_retry_that_nobody_comes_back_to() -> None:
+    """Kubernetes frees a claim when it takes its last user off that is gone, and only then."""
+    server = Server()
+    server.refuses = refused
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        claim(server, "one")
+        pod = ask_for_claim(world, "p", "one", backoffLimit=9)
+        await anyio.sleep(20)
+    world.end("p")  # while no binder runs
+    world = World(server)
+    async with world.running():
+        await anyio.sleep(600)
+    status = server.found(CLAIMS, "one", "default")["status"]
+    assert [user["uid"] for user in status["reservedFor"]] == [pod["metadata"]["uid"]]
+    assert status["allocation"] == ALLOCATION
 
 
 async def test_pods_share_a_claim_and_its_device() -> None:
