@@ -181,3 +181,62 @@ async def test_pods_share_a_claim_and_its_device() -> None:
             ask_for_claim(world, name, "one")
         await anyio.sleep(10)
         assert on_a_node(server, "p", "q") == ["p", "q"]
+
+
+def owned_by(pod: Object) -> list[Object]:
+    kept = {key: pod["metadata"][key] for key in ("name", "uid")}
+    return [{"apiVersion": "v1", "kind": "Pod", "controller": True, **kept}]
+
+
+SIZES = pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"annotations": {"note": "x" * 200 * 1024}},
+        {"labels": {f"label-{number}": "x" * 60 for number in range(200)}},
+    ],
+    ids=["small", "annotations", "labels"],
+)
+
+
+@SIZES
+async def test_a_pod_whose_claim_is_made_later(fields: dict[str, Any]) -> None:
+    """Of a large pod the cache does not know how its claims are named."""
+    server = Server()
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        pod = world.pod("p", **fields)
+        pod["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimTemplateName": "t"}]
+        server.put(PODS, pod)
+        brings = [{"name": "x", "allocation": ALLOCATION}]
+        world.ask(pod, "n1", is_new=True, resourceClaimAllocations=brings)
+        await anyio.sleep(5)
+        server.put(PODS, copy.deepcopy(server.found(PODS, "p", "default")))  # something else of it changes
+        await anyio.sleep(5)
+        claim(server, "p-x-1")["metadata"]["ownerReferences"] = owned_by(pod)
+        made = copy.deepcopy(server.found(PODS, "p", "default"))
+        made["status"]["resourceClaimStatuses"] = [{"name": "x", "resourceClaimName": "p-x-1"}]
+        server.put(PODS, made)
+        await anyio.sleep(5)
+        assert on_a_node(server, "p") == ["p"]
+        assert server.calls["GET pods"] <= (6 if fields else 0)
+
+
+@SIZES
+async def test_a_pod_that_has_the_name_of_a_former_claim(fields: dict[str, Any]) -> None:
+    server = Server()
+    world = World(server)
+    async with world.running():
+        world.node("n2")
+        pod = world.pod("p", **fields)
+        pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "former", "requestMappings": []}
+        server.put(PODS, pod)
+        former = claim(server, "former", allocation=ALLOCATION)["metadata"]
+        former["ownerReferences"] = owned_by(pod)
+        former["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+        world.ask(pod, "n2", is_new=True)
+        await anyio.sleep(5)
+        assert on_a_node(server, "p") == ["p"]
+        assert not server.found(PODS, "p", "default")["status"]["extendedResourceClaimStatus"]
+        assert server.keys(CLAIMS) == []
