@@ -26,6 +26,7 @@ from controller.kai.names import (
     POD_BOUND,
     RECEIVED_RESOURCE_TYPE,
 )
+from controller.kai.pods import CUT
 from controller.kai.reasons import LIMIT_CONDITION, ConditionType, Phase, Reason
 from controller.kai.request import MOST_GROUPS, bound_its_pod, owners_of
 from controller.kai.sharing import is_group, is_group_label
@@ -51,7 +52,6 @@ READ_ANNOTATIONS = frozenset(
 LARGE_ANNOTATIONS_BYTES = 128 * 1024
 """A pod with more is cut, so that it is known of each that is not that as much again has room."""
 
-_CUT = "cut"
 _BUDGET_BYTES = 8 * 1024
 """As JSON. A pod that shares a GPU, with 30 variables from ConfigMaps, takes half of it."""
 _REQUEST_BUDGET_BYTES = 16 * 1024
@@ -76,7 +76,7 @@ _READ_CHARACTERS = 100
 
 def is_cut(item: Object) -> bool:
     """Whether a pod or request from a cache lacks something needed to bind: it has to be read live."""
-    return _CUT in item
+    return CUT in item
 
 
 def trim_pod(pod: Object, *, all_annotations: bool = False) -> Object:
@@ -225,7 +225,7 @@ def _cut_request(request: Object) -> Object:
     for name in ("selectedGPUGroups", "selectedFractionalGpuGroups"):
         if isinstance(spec.get(name), list) and len(spec[name]) <= MOST_GROUPS:
             kept[name] = [group for group in map(_cut_group, spec[name]) if group is not None]
-    return {**request, "metadata": metadata, "spec": kept, _CUT: True}
+    return {**request, "metadata": metadata, "spec": kept, CUT: True}
 
 
 def _cut_group(group: object) -> object:
@@ -248,4 +248,4 @@ def _cut(pod: Object) -> Object:
     spec = {name: pod["spec"][name] for name in ("nodeName",) if name in pod["spec"]}
     spec["schedulingGates"] = (pod["spec"].get("schedulingGates") or [])[:_CUT_ITEMS]
     status = {name: pod["status"][name] for name in ("phase", "conditions") if name in pod["status"]}
-    return {"metadata": metadata, "spec": spec, "status": status, _CUT: True}
+    return {"metadata": metadata, "spec": spec, "status": status, CUT: True}

@@ -58,10 +58,10 @@ STORAGE: Mapping[str, Remedy] = {
     ),
     Reason.ALLOCATION_CONFLICT: Remedy(
         "False",
-        "A resource claim has other devices, or devices of another node.",
+        "A resource claim has other devices, or devices of another node; or another claim has its device.",
         (
-            "Have the scheduler decide again, which then sees what the claim has: delete the request.",
-            "Or end the pods that the claim is reserved for, and it is freed.",
+            "Have the scheduler decide again, which then sees what each claim has: delete the request.",
+            "Or end the pods that the claim is reserved for which has the devices, and it is freed.",
         ),
     ),
     Reason.DEVICE_NOT_READY: Remedy(

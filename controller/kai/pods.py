@@ -13,6 +13,9 @@ from controller.runtime.client import Object
 ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 """What all annotations of an object may have together, names and values, by Kubernetes' rule."""
 
+CUT = "cut"
+"""Stands in what a cache keeps of a pod or request if that lacks something needed to bind: see objects.py."""
+
 _FINISHED = frozenset({"Succeeded", "Failed"})
 
 

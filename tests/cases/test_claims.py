@@ -137,11 +137,10 @@ def test_kai_pr_1091_a_retry_finds_its_devices(cluster: Cluster, claims: Claims,
     node = cluster.node()
     claims.make("one")
     with cluster.bindings_denied():
-        ask(cluster, node, "one", backoffLimit=3)
+        pod = ask(cluster, node, "one", backoffLimit=3)
         for attempts in (1, 2):
             cluster.wait_for_attempts("a", attempts)
-            wait_until(lambda: not claims.users("one"))
-            assert claims.status("one") == {"allocation": allocation(node)}
+            assert claims.status("one") == {"allocation": allocation(node), "reservedFor": [user(pod)]}
             assert claims.protected("one")
     cluster.wait_for("a", "Succeeded", within_s=20)
     assert claims.users("one") == ["a"]
@@ -155,9 +154,9 @@ def test_kai_pr_1091_the_devices_go_after_the_last_attempt(
     node = cluster.node()
     claims.make("one")
     with cluster.bindings_denied():
-        ask(cluster, node, "one", backoffLimit=2)
+        pod = ask(cluster, node, "one", backoffLimit=2)
         cluster.wait_for_attempts("a", 1)
-        assert claims.status("one") == {"allocation": allocation(node)}
+        assert claims.status("one") == {"allocation": allocation(node), "reservedFor": [user(pod)]}
         cluster.patch_pod_status("a", {"phase": "Failed"})
         cluster.wait_for_attempts("a", 2)
     claims.assert_free("one")
@@ -172,12 +171,30 @@ def test_kai_pr_1091_the_devices_go_with_request_and_pod(
     node = cluster.node()
     claims.make("one")
     with cluster.bindings_denied():
-        ask(cluster, node, "one", backoffLimit=9)
+        pod = ask(cluster, node, "one", backoffLimit=9)
         cluster.wait_for_attempts("a", 2)
-        assert claims.status("one") == {"allocation": allocation(node)}
+        assert claims.status("one") == {"allocation": allocation(node), "reservedFor": [user(pod)]}
         path = f"{cluster.requests}/a" if what == "requests" else f"{cluster.pods}/a?gracePeriodSeconds=0"
         cluster.plane.request("DELETE", path)
         wait_until(lambda: not claims.status("one"))
+    wait_until(lambda: not claims.protected("one"))
+
+
+def test_kai_pr_1091_the_devices_go_with_the_pod_while_no_binder_runs(
+    cluster: Cluster, claims: Claims, binders: Binders
+) -> None:
+    """Kubernetes frees what is reserved for a pod that is gone, and only that."""
+    binder = binders.start()
+    node = cluster.node()
+    claims.make("one")
+    with cluster.bindings_denied():
+        ask(cluster, node, "one", backoffLimit=9)
+        cluster.wait_for_attempts("a", 2)
+        binder.kill()
+    assert claims.status("one")
+    for path in (f"{cluster.requests}/a", f"{cluster.pods}/a?gracePeriodSeconds=0"):
+        cluster.plane.request("DELETE", path)
+    wait_until(lambda: not claims.status("one"), within_s=30)
     wait_until(lambda: not claims.protected("one"))
 
 

@@ -93,7 +93,7 @@ class ClaimApi:
             lambda resource: self._client.patch(resource, name, body, namespace, subresource=subresource)
         )
 
-    async def release(self, namespace: str, name: str, pod_uid: str, brought: Object | None = None) -> None:
+    async def release(self, namespace: str, name: str, pod_uid: str, brought: Object | None) -> None:
         """Takes a pod out of a claim's users.
 
         Args:

@@ -14,13 +14,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
-from controller.kai.names import PODS
 from controller.kai.outcome import Failed, Outcome, Ready
-from controller.kai.pods import full_name, judge_pod
+from controller.kai.pods import full_name
 from controller.kai.reasons import Reason
 from controller.plugins.base import BindContext
 from controller.plugins.claims.api import ClaimApi, Turns, retrying
 from controller.plugins.claims.extended import ExtendedClaims
+from controller.plugins.claims.holders import Holders
 from controller.plugins.claims.model import (
     EXTENDED_STATUS,
     FINALIZER,
@@ -33,6 +33,7 @@ from controller.plugins.claims.model import (
     results,
     with_pod,
 )
+from controller.plugins.claims.pod import SeenPod
 from controller.plugins.claims.verdicts import (
     devices_failure,
     judge_devices,
@@ -43,9 +44,6 @@ from controller.plugins.claims.verdicts import (
 from controller.runtime import errors
 from controller.runtime.changes import Judged, Target
 from controller.runtime.client import Client, Object
-
-_POD_FRESH_S = 1.0
-"""A pod that no cache follows is read again if it was read longer ago than this."""
 
 _Work = Callable[[PodClaim], Awaitable[Object | Failed | None]]
 """Does something with a claim of the pod; returns None if there is no such claim."""
@@ -58,6 +56,7 @@ class Tools(Struct, frozen=True):
     api: ClaimApi
     extended: ExtendedClaims
     turns: Turns
+    holders: Holders
 
 
 class ClaimBinding:
@@ -72,10 +71,13 @@ class ClaimBinding:
         self._context = context
         self._namespace = context.request.namespace
         self._node_name = context.request.node_name
-        self._pod = context.pod
-        self._pod_read_s = float("-inf")
+        self._seen = SeenPod(tools.client, context)
         self._wanted = {item["name"]: item["allocation"] for item in context.request.claim_allocations}
         self._found: Mapping[str, Object] = context.found if isinstance(context.found, dict) else {}
+
+    @property
+    def _pod(self) -> Object:
+        return self._seen.pod
 
     async def look(self) -> dict[str, Object] | Failed:
         """Reads the claims, as soon as they are made, and writes nothing.
@@ -126,55 +128,14 @@ class ClaimBinding:
         Returns:
             The claim; None if none is needed; Failed if the pod came to an end meanwhile.
         """
-
-        def judge(pod: Object | None) -> Ready | Failed | None:
-            verdict = self._judge(pod)
-            return verdict if isinstance(verdict, Failed) or old not in pod_claims(self._pod) else None
-
         entry = f"claim {old.entry} of pod {self._context.request.full_pod_name}"
         what = f"the resource claim controller to make {entry} from its template"
         self.step = f"waiting for {what}"
         async with self._context.waiting(what):
-            verdict = await self._context.changes.until(Judged(self._pod_target(), judge))
-        if isinstance(verdict, Failed):
-            return verdict
+            failure = await self._seen.until(lambda pod: old not in pod_claims(pod))
+        if failure is not None:
+            return failure
         return next((item for item in pod_claims(self._pod) if item.entry == old.entry), None)
-
-    def _pod_target(self) -> Target:
-        metadata = self._pod["metadata"]
-        return Target(PODS, metadata["name"], metadata["namespace"], metadata.get("resourceVersion", ""))
-
-    async def _look_at_pod(self, *, live: bool = False) -> Failed | None:
-        """Why nothing may be written for the pod any more.
-
-        Args:
-            live: Whether the server is to be asked, as before what cannot be made good.
-        """
-        target = self._pod_target()
-        if not live and self._context.changes.is_followed(target):
-            verdict = await self._context.changes.until(Judged(target, self._judge))
-        elif not live and anyio.current_time() - self._pod_read_s < _POD_FRESH_S:
-            return None
-        else:
-            try:
-                pod = await self._tools.client.get(PODS, target.name, target.namespace)
-            except errors.NotFoundError:
-                pod = None
-            verdict, self._pod_read_s = self._judge(pod), anyio.current_time()
-        return verdict if isinstance(verdict, Failed) else None
-
-    def _judge(self, pod: Object | None) -> Ready | Failed:
-        """Notes how the pod is; Failed if nothing may be written for it any more."""
-        if pod is None:
-            text = f"pod {self._context.request.full_pod_name} was deleted"
-            return Failed(Reason.POD_NOT_FOUND, text, retry=False)
-        verdict = judge_pod(self._context.request, pod, self._pod["metadata"]["uid"])
-        if isinstance(verdict, Ready):
-            return Failed(Reason.ALREADY_BOUND, verdict.message)  # the pipeline looks, and finds it bound
-        if verdict is None:
-            # What a cache keeps of a spec may be cut short; this part of it does not change.
-            self._pod = {**pod, "spec": self._context.pod["spec"]}
-        return verdict or Ready()
 
     async def _check(self, claim: PodClaim) -> Object | Failed | None:
         self.step = f"reading claim {self._namespace}/{claim.name}"
@@ -211,30 +172,40 @@ class ClaimBinding:
             return outcome
 
     async def _write(self, claim: Object, use: PodClaim) -> Object | Failed:
-        """Writes what the claim lacks, in two requests at most."""
+        """Writes what the claim lacks, in two requests at most; devices only if no other claim has them."""
         failure = self._failure(claim, use)
         if failure is not None:
             return failure
-        allocation = allocation_of(claim) or self._wanted[use.entry]
+        if allocation_of(claim) is not None:
+            return await self._reserve(claim, None)
+        wanted = self._wanted[use.entry]
+        what = f"another request that gives {devices(wanted)} away"
+        giving = self._tools.holders.giving
+        async with giving(claim, wanted, self._node_name, lambda: self._context.waiting(what)) as failure:
+            return failure or await self._reserve(claim, wanted)
+
+    async def _reserve(self, claim: Object, wanted: Object | None) -> Object | Failed:
+        """Reserves a claim, and gives it devices unless it has some (None)."""
         finalizers, reserved = claim["metadata"].get("finalizers") or [], self._is_reserved(claim)
-        if FINALIZER in finalizers and reserved:
+        if FINALIZER in finalizers and reserved and wanted is None:
             return claim
-        failure = await self._look_at_pod()
+        failure = await self._seen.look()
         if failure is not None:
             return failure
         if FINALIZER not in finalizers:
             async with self._to_its_end():
                 claim = await self._api.patch(claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
-        if reserved:
+        if reserved and wanted is None:
             return claim
         status: Object = {"reservedFor": with_pod(reserved_for(claim), self._pod)}
-        if allocation_of(claim) is None:
-            status["allocation"] = _dated(allocation)
+        if wanted is not None:
+            status["allocation"] = _dated(wanted)
         try:
             async with self._to_its_end():
                 return await self._api.patch(claim, {"status": status}, subresource="status")
         except errors.InvalidError as error:
-            return write_failure(error, claim, allocation, self._node_name)
+            given = wanted or allocation_of(claim) or {}
+            return write_failure(error, claim, given, self._node_name)
 
     @asynccontextmanager
     async def _to_its_end(self) -> AsyncIterator[None]:
@@ -265,11 +236,11 @@ class ClaimBinding:
         if wanted is None and EXTENDED_STATUS not in (self._pod.get("status") or {}):
             return None
         self.step = "finding or making the claim for extended resources"
-        failure = await self._look_at_pod()
+        failure = await self._seen.look()
         if failure is not None:
             return failure
         async with self._to_its_end():
-            claim = await self._tools.extended.settle(self._pod, wanted, lambda: self._look_at_pod(live=True))
+            claim = await self._tools.extended.settle(self._pod, wanted, lambda: self._seen.look(live=True))
         if isinstance(claim, Failed):
             return claim
         if claim is None or wanted is None:
@@ -290,7 +261,7 @@ class ClaimBinding:
         self.step = "naming the claim for extended resources in the pod's status"
 
         async def work() -> Failed | None:
-            failure = await self._look_at_pod()
+            failure = await self._seen.look()
             async with self._to_its_end():
                 return failure or await self._tools.extended.tell(self._pod, status)
 

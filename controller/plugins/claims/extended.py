@@ -82,12 +82,6 @@ class ExtendedClaims:
         for claim in await retrying(lambda: self.all(pod), stubborn=True):
             await self._api.discard(claim)
 
-    async def release(self, pod: Object) -> None:
-        """Takes the pod out of the users of these claims, which keep their devices."""
-        metadata = pod["metadata"]
-        for claim in await retrying(lambda: self.all(pod), stubborn=True):
-            await self._api.release(metadata["namespace"], claim["metadata"]["name"], metadata["uid"])
-
     async def tell(self, pod: Object, status: Object | None) -> Failed | None:
         """Writes which claim it is into the pod's status, if it is not there already.
 

@@ -26,6 +26,9 @@ FLAT_VERSIONS = ("v1beta1", "v1alpha3")
 RESERVED_FOR_LIMIT = 256
 """So many pods may share a claim; the API server refuses more."""
 
+Device = tuple[str, str, str]
+"""Driver, pool and name of a device: no other one in the cluster has all three."""
+
 _NAME_LIMIT = 253
 
 
@@ -99,6 +102,21 @@ def without_pod(reserved: Iterable[Object], uid: str) -> list[Object]:
 def results(allocation: Object) -> list[Object]:
     """The devices of an allocation, each with the request that it satisfies."""
     return list((allocation.get("devices") or {}).get("results") or ())
+
+
+def device_of(result: Object) -> Device:
+    """Which device one of an allocation's results is about."""
+    return str(result.get("driver")), str(result.get("pool")), str(result.get("device"))
+
+
+def exclusive(allocation: Object) -> list[Object]:
+    """Those results of an allocation whose devices no other allocation may have.
+
+    Who has administrator's access only looks, and a result with a shareID has one of several parts of a
+    device. How much is left of such a device, or of counters that devices share (partitionable devices), is
+    for the scheduler to know.
+    """
+    return [item for item in results(allocation) if not item.get("adminAccess") and not item.get("shareID")]
 
 
 def same_devices(one: Object, other: Object) -> bool:

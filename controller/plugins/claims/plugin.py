@@ -1,8 +1,10 @@
 """The plugin dynamicresources: allocates and reserves device claims as the request says (B-61…B-68).
 
 Order and fields of the writes are kube-scheduler's, since the API server, the resource claim controller and
-the kubelet judge by them. Rollback goes by what the cluster shows: our pod's reservation goes; after the last
-attempt the devices go as well, if the request brought them and nobody else is left.
+the kubelet judge by them. Between two attempts claims stay as they are: reserved for the pod, so that
+Kubernetes frees them with the pod should no binder live to do it. Rollback after the last attempt goes by
+what the cluster shows: our pod's reservation goes; the devices go as well, if the request brought them and
+nobody else is left.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,6 +22,7 @@ from controller.plugins.base import BindContext, Plugin, Prepared
 from controller.plugins.claims.api import ClaimApi, NotServedError, Turns, retrying
 from controller.plugins.claims.attempt import ClaimBinding, Tools
 from controller.plugins.claims.extended import ExtendedClaims
+from controller.plugins.claims.holders import Holders
 from controller.plugins.claims.model import EXTENDED_STATUS, pod_claims
 from controller.runtime import errors
 from controller.runtime.client import Client, Object
@@ -55,7 +58,7 @@ class DynamicResources(Plugin):
         assert isinstance(arguments, Arguments)  # noqa: S101 -- the contract of Plugin
         self._timeout_s = arguments.bind_timeout_s
         api = ClaimApi(client)
-        self._tools = Tools(client, api, ExtendedClaims(client, api), Turns())
+        self._tools = Tools(client, api, ExtendedClaims(client, api), Turns(), Holders(api))
 
     def concerns(self, context: BindContext) -> bool:
         """A pod with device claims, a request with devices (B-52), or what an earlier one left on the pod."""
@@ -99,11 +102,16 @@ class DynamicResources(Plugin):
         return Failed(Reason.BIND_TIMEOUT, f"{text}; it ended while {binding.step}")
 
     async def rollback(self, context: BindContext) -> None:
-        """Takes back what is there of this request's work, unless the pod is on a node by now.
+        """Takes back what is there of this request's work after its last attempt.
+
+        Unless the pod is on a node by now. Between attempts devices and reservation go together: devices of a
+        claim that is reserved for nobody are never freed if the retry does not come.
 
         Raises:
             RollbackError: Some of it stays; the rest was taken back all the same.
         """
+        if not context.final:
+            return
         pod = await retrying(lambda: self._live_pod(context), stubborn=True)
         if pod is not None and pod["spec"].get("nodeName"):
             return
@@ -124,7 +132,6 @@ class DynamicResources(Plugin):
         """The steps of a rollback, each with what is to be said if it fails."""
         request, known = context.request, pod or context.pod
         brought = {item.get("name"): item.get("allocation") for item in request.claim_allocations}
-        brought = brought if context.final else {}
         for claim in pod_claims(known):
             if claim.name:
                 yield (
@@ -133,10 +140,9 @@ class DynamicResources(Plugin):
                 )
         if request.extended_claim is None:
             return
-        end = self._tools.extended.discard if context.final else self._tools.extended.release
         what = f"the claim for extended resources of pod {request.full_pod_name}"
-        yield f"{what} stays", partial(end, known)
-        if context.final and pod is not None:
+        yield f"{what} stays", partial(self._tools.extended.discard, known)
+        if pod is not None:
             clear = partial(retrying, partial(self._forget_extended, context), stubborn=True)
             yield f"{what} stays named in its status", clear
 

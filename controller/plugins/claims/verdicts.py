@@ -12,7 +12,9 @@ from controller.plugins.claims.model import (
     RESERVED_FOR_LIMIT,
     allocation_of,
     controller_uid,
+    device_of,
     devices,
+    exclusive,
     is_reserved,
     reserved_for,
     results,
@@ -66,6 +68,23 @@ def devices_failure(claim: Object, wanted: Object | None, pod: Object, node: Obj
     if len(reserved_for(claim)) >= RESERVED_FOR_LIMIT and not is_reserved(claim, pod["metadata"]["uid"]):
         return _full(claim, RESERVED_FOR_LIMIT, node_name)
     return None
+
+
+def taken_failure(claim: Object, wanted: Object, other: Object | None, node_name: str) -> Failed | None:
+    """Why a claim cannot get its devices beside another claim; None if that one, if there is one, has none.
+
+    A claim in deletion has its devices until they are taken from it.
+    """
+    if other is None or other["metadata"]["uid"] == claim["metadata"]["uid"]:
+        return None
+    given = {device_of(item) for item in exclusive(allocation_of(other) or {})}
+    taken = [item for item in exclusive(wanted) if device_of(item) in given]
+    if not taken:
+        return None
+    what = devices({"devices": {"results": taken}})
+    text = f"claim {full_name(claim)} cannot get {what} on node {node_name}"
+    text = f"{text}: claim {full_name(other)} has that already, reserved for {users(other)}"
+    return Failed(Reason.ALLOCATION_CONFLICT, text)
 
 
 def write_failure(error: errors.InvalidError, claim: Object, allocation: Object, node_name: str) -> Failed:

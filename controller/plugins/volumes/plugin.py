@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controller.kai.outcome import failed_by
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared
+from controller.plugins.shared import SHARED_S
 from controller.plugins.volumes.attempt import Attempt, Common
 from controller.plugins.volumes.holds import Holds
 from controller.plugins.volumes.inspection import Inspection, claim_names
@@ -69,9 +70,10 @@ class VolumeBinding(Plugin):
     async def pre_bind(self, context: BindContext) -> Outcome:
         """Checks each claim of the pod, has the unbound ones bound, and waits for it."""
         assert isinstance(self.arguments, Arguments)  # noqa: S101 -- the plugin's own model
-        looked = context.found
-        if not isinstance(looked, _Looked):
-            looked = _Looked(Inspection(context, self._common.reads), anyio.current_time())
+        looked, now_s = context.found, anyio.current_time()
+        # A GPU may have been waited for meanwhile: claims that were bound then are looked at again.
+        if not isinstance(looked, _Looked) or now_s - looked.began_s > SHARED_S:
+            looked = _Looked(Inspection(context, self._common.reads), now_s)
         attempt = Attempt(self._common, context, looked.inspection, looked.began_s)
         try:
             return await attempt.run(self.arguments.bind_timeout_s)

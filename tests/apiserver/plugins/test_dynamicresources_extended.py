@@ -75,14 +75,15 @@ def test_t20_rollback_clears_claim_and_pod_status(cluster: Cluster, claims: Clai
 
 @supported
 def test_f17_between_attempts_the_claim_keeps_its_devices(cluster: Cluster, claims: Claims) -> None:
-    """F-17: only the reservation is taken off while a retry is due."""
+    """F-17: and stays reserved for the pod while a retry is due."""
     node = cluster.node()
     pod = cluster.pod("a", limits=LIMITS)
     with cluster.bindings_denied():
         cluster.ask("a", node, backoffLimit=3, extendedResourceClaimAllocation=extended(node))
         for attempts in (1, 2):
             cluster.wait_for_attempts("a", attempts)
-            assert claims.status(own_name(pod)) == {"allocation": extended(node)["allocation"]}
+            devices = extended(node)["allocation"]
+            assert claims.status(own_name(pod)) == {"allocation": devices, "reservedFor": [user(pod)]}
     cluster.wait_for("a", "Succeeded", within_s=20)
     (claim,) = claims.all()
     assert claim["status"]["reservedFor"] == [user(pod)]

@@ -14,6 +14,7 @@ from controller.plugins.base import BindContext
 from controller.plugins.claims.api import ClaimApi, Turns
 from controller.plugins.claims.attempt import ClaimBinding, Tools
 from controller.plugins.claims.extended import ExtendedClaims
+from controller.plugins.claims.holders import Holders
 from controller.runtime.changes import Changes
 from controller.runtime.client import Client, Object, Resource
 from tests.unit.binder.world import Memory
@@ -79,7 +80,7 @@ async def end_during_a_write(server: Slow, pod: Object, **request: Any) -> Claim
     changes = Changes(server)
     context = BindContext(request=wish, pod=pod, node=node, waiting=waiting, changes=changes)
     api = ClaimApi(cast(Client, server))
-    binding = ClaimBinding(Tools(server, api, ExtendedClaims(server, api), Turns()), context)
+    binding = ClaimBinding(Tools(server, api, ExtendedClaims(server, api), Turns(), Holders(api)), context)
     binding.time.deadline = anyio.current_time() + TIME_S
     with binding.time:
         await binding.run()

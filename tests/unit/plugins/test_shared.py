@@ -1,16 +1,23 @@
 """Answers that attempts share; a server that takes its time is played by functions."""
 
 from functools import partial
+from typing import Any
 
 import anyio
 import pytest
+from trio.testing import MockClock
 
-from controller.plugins.volumes.shared import SHARED_S, Name, Shared, SharedObjects, in_parallel
+from controller.plugins.shared import SHARED_S, Name, Shared, SharedObjects, in_parallel
 from controller.runtime import errors
 
 pytestmark = pytest.mark.anyio
 
 ROUND_TRIP_S = 0.1
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 class Server:
