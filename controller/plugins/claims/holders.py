@@ -3,7 +3,7 @@
 Neither the API server nor KAI's scheduler sees to it that no two claims have one device: the scheduler does
 not count what a request for extended resources is about to get. Invariants: of two attempts of this process
 that give a device away, the second looks after the first has written, and knows what that wrote, which a list
-may not have yet; a list may be a moment old, so that a claim is called a rival only after a live read.
+may not have yet; a list may be old, so that a claim is called a rival only after a live read.
 """
 
 from collections import defaultdict
@@ -17,7 +17,6 @@ from controller.kai.outcome import Failed
 from controller.plugins.claims.api import ClaimApi
 from controller.plugins.claims.model import Device, allocation_of, device_of, exclusive
 from controller.plugins.claims.verdicts import taken_failure
-from controller.plugins.shared import SHARED_S, Shared
 from controller.runtime.client import Object
 from controller.runtime.locks import KeyedLock, Waiting
 
@@ -25,18 +24,22 @@ Name = tuple[str, str]
 """Namespace and name of a claim."""
 
 
+LIST_KEPT_S = 1.5
+"""Seconds from its beginning for which a list is good, at least."""
+
+_KEPT_TIMES = 20.0
+"""So many times as long as it took a list is good: with many claims it costs much, and is about what others
+than this process gave away, such as kube-scheduler."""
+
+_MOST_S = 60.0
+
+
 class _Listed(Struct, frozen=True):
-    """What a list of all claims said, and when it was asked for."""
+    """What a list of all claims said, when it was asked for, and until when it is good."""
 
     began_s: float
+    until_s: float
     holders: dict[Device, list[Name]]
-
-
-class _Written(Struct, frozen=True):
-    """What an attempt wrote, or may have written, into a claim."""
-
-    ended_s: float
-    devices: frozenset[Device]
 
 
 class Holders:
@@ -44,9 +47,11 @@ class Holders:
 
     def __init__(self, api: ClaimApi) -> None:
         self._api = api
-        self._lists = Shared(self._list)
         self._giving: KeyedLock[Device] = KeyedLock()
-        self._written: dict[Name, _Written] = {}
+        self._listing = anyio.Lock()
+        self._listed = _Listed(float("-inf"), float("-inf"), {})
+        # What attempts wrote, or may have written, since the list was asked for: by whom, and when.
+        self._written: defaultdict[Device, dict[Name, float]] = defaultdict(dict)
 
     @asynccontextmanager
     async def giving(
@@ -74,16 +79,15 @@ class Holders:
             try:
                 yield failure
             finally:
-                if failure is None and devices:
-                    self._written[_name(claim)] = _Written(anyio.current_time(), devices)
+                for device in devices if failure is None else ():
+                    self._written[device][_name(claim)] = anyio.current_time()
 
     async def _failure(
         self, claim: Object, wanted: Object, devices: frozenset[Device], node_name: str
     ) -> Failed | None:
-        listed = await self._lists.get(None)
-        self._forget(listed.began_s - SHARED_S)
-        suspects = {name for device in devices for name in listed.holders.get(device, ())}
-        suspects |= {name for name, written in self._written.items() if written.devices & devices}
+        await self._look()
+        held, written = self._listed.holders, self._written
+        suspects = {name for device in devices for name in (*held.get(device, ()), *written.get(device, ()))}
         for namespace, name in sorted(suspects - {_name(claim)}):
             other = await self._api.get(namespace, name)
             failure = taken_failure(claim, wanted, other, node_name)
@@ -91,12 +95,22 @@ class Holders:
                 return failure
         return None
 
-    def _forget(self, until_s: float) -> None:
-        """Forgets what was written before: all lists in use have it."""
-        for name in [name for name, written in self._written.items() if written.ended_s < until_s]:
-            del self._written[name]
+    async def _look(self) -> None:
+        """Has a list that is good still; all who want one wait for the same."""
+        async with self._listing:
+            if anyio.current_time() > self._listed.until_s:
+                self._listed = await self._list()
+                self._forget(self._listed.began_s)
 
-    async def _list(self, _: None) -> _Listed:
+    def _forget(self, until_s: float) -> None:
+        """Forgets what was written before: the list has it."""
+        for device, names in [*self._written.items()]:
+            for name in [name for name, ended_s in names.items() if ended_s < until_s]:
+                del names[name]
+            if not names:
+                del self._written[device]
+
+    async def _list(self) -> _Listed:
         holders: defaultdict[Device, list[Name]] = defaultdict(list)
 
         def keep(claim: Object) -> None:
@@ -105,7 +119,8 @@ class Holders:
 
         began_s = anyio.current_time()
         await self._api.find(keep)
-        return _Listed(began_s, dict(holders))
+        took_s = anyio.current_time() - began_s
+        return _Listed(began_s, began_s + min(max(LIST_KEPT_S, _KEPT_TIMES * took_s), _MOST_S), dict(holders))
 
 
 def _name(claim: Object) -> Name:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from controller.kai.reasons import Reason
 from controller.plugins.base import BindContext, Failed
-from controller.plugins.shared import in_parallel
 from controller.plugins.volumes.leg import Leg
 from controller.plugins.volumes.model import Claim, Place, Volume
 from controller.plugins.volumes.provisioning import provisioner_of
 from controller.plugins.volumes.reads import Reads
+from controller.plugins.volumes.shared import in_parallel
 from controller.plugins.volumes.waiting import unreachable, unusable
 from controller.runtime.client import Object
 

@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controller.kai.outcome import failed_by
 from controller.plugins.base import BindContext, Failed, Outcome, Plugin, Prepared
-from controller.plugins.shared import SHARED_S
 from controller.plugins.volumes.attempt import Attempt, Common
 from controller.plugins.volumes.holds import Holds
 from controller.plugins.volumes.inspection import Inspection, claim_names
 from controller.plugins.volumes.reads import Reads
+from controller.plugins.volumes.shared import SHARED_S
 from controller.runtime import errors
 from controller.runtime.client import Client
 

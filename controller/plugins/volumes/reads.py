@@ -17,10 +17,10 @@ from controller.kai.names import (
     VOLUMES,
     is_object_name,
 )
-from controller.plugins.shared import Name, Shared, SharedObjects
 from controller.plugins.volumes.matching import Capacity
 from controller.plugins.volumes.migration import MIGRATED_PLUGINS
 from controller.plugins.volumes.model import Alike, Claim, ClaimReference, Volume, claim_reference, class_name
+from controller.plugins.volumes.shared import Name, Shared, SharedObjects
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
 

@@ -10,8 +10,7 @@ from trio.testing import MockClock
 
 from controller.kai.outcome import Failed
 from controller.plugins.claims.api import ClaimApi
-from controller.plugins.claims.holders import Holders
-from controller.plugins.shared import SHARED_S
+from controller.plugins.claims.holders import LIST_KEPT_S, Holders
 from controller.runtime import errors
 from controller.runtime.client import Client, Object, Resource
 from tests.unit.binder.world import Memory
@@ -19,7 +18,7 @@ from tests.unit.binder.world import Memory
 pytestmark = pytest.mark.anyio
 
 CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
-ROUND_TRIP_S = 0.1
+ROUND_TRIP_S = 0.05
 
 
 @pytest.fixture
@@ -138,7 +137,7 @@ async def test_who_writes_while_a_list_is_under_way_is_known_though_the_list_doe
     server = Server()
     holders = made(server)
     await give(holders, server, server.claim("first"), allocation("gpu-9"))
-    await anyio.sleep(SHARED_S - ROUND_TRIP_S / 2)
+    await anyio.sleep(LIST_KEPT_S - ROUND_TRIP_S / 2)
     one, two = server.claim("one"), server.claim("two")
     listing = anyio.Event()
 
@@ -146,13 +145,13 @@ async def test_who_writes_while_a_list_is_under_way_is_known_though_the_list_doe
         async with holders.giving(one, allocation("gpu-0"), "n1", waiting) as failure:
             assert failure is None
             listing.set()
-            await anyio.sleep(SHARED_S)
+            await anyio.sleep(LIST_KEPT_S)
             await server.patch(CLAIMS, "one", {"status": {"allocation": allocation("gpu-0")}}, "team")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(write)
         await listing.wait()
-        await anyio.sleep(SHARED_S)
+        await anyio.sleep(LIST_KEPT_S)
         assert await give(holders, server, server.claim("third"), allocation("gpu-3")) is None
         failure = await give(holders, server, two, allocation("gpu-0"))
     assert failure is not None
@@ -192,8 +191,22 @@ async def test_many_at_a_time_share_a_list() -> None:
             one = server.claim(f"c{number}")
             tasks.start_soon(give, holders, server, one, allocation(f"gpu-{number}"))
     assert (server.calls["LIST resourceclaims"], server.calls["GET resourceclaims"]) == (1, 0)
-    await anyio.sleep(2 * SHARED_S + 1.0)
+    await anyio.sleep(2 * LIST_KEPT_S + 1.0)
     for _ in range(2):
         await give(holders, server, server.claim("last"), allocation("gpu-99"))
-        await anyio.sleep(2 * SHARED_S)
+        await anyio.sleep(2 * LIST_KEPT_S)
     assert len(holders._written) == 1, "what lists have is forgotten"
+
+
+async def test_a_list_that_takes_long_is_kept_for_longer() -> None:
+    server = Server()
+    holders = made(server)
+    server.latency_s = 0.5
+    for number in range(10):
+        await give(holders, server, server.claim(f"c{number}"), allocation(f"gpu-{number}"))
+    assert server.calls["LIST resourceclaims"] == 1
+    failure = await give(holders, server, server.claim("late"), allocation("gpu-0"))
+    assert failure is not None, "what was written since is known"
+    await anyio.sleep(20)
+    await give(holders, server, server.claim("later"), allocation("gpu-99"))
+    assert server.calls["LIST resourceclaims"] == 2

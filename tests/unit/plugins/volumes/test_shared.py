@@ -7,7 +7,7 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from controller.plugins.shared import SHARED_S, Name, Shared, SharedObjects, in_parallel
+from controller.plugins.volumes.shared import SHARED_S, Name, Shared, SharedObjects, in_parallel
 from controller.runtime import errors
 
 pytestmark = pytest.mark.anyio

@@ -1,6 +1,6 @@
 """Answers that attempts share: one flight for all who ask at a time, kept for a moment.
 
-Used by plugins. Invariants: nobody gets an answer older than he asked for; that there is no such object is
+Used by `reads`. Invariants: nobody gets an answer older than he asked for; that there is no such object is
 told only to those who asked before it was found out, since it may have been made since; a failure is told to
 those who wait for it and not kept; what is older than a moment is forgotten at the next question.
 """
