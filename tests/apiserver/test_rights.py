@@ -187,9 +187,8 @@ def device_claims(cluster: Sharing) -> None:
     wait_until(lambda: "DynamicResources" in cluster.conditions("waits"), within_s=30)
     claims.report(node, "example.com/attached")
     cluster.wait_for("waits", "Succeeded", within_s=30)
-    cluster.ask(
-        "more", node, owner=cluster.pod("more", limits=GPUS), extendedResourceClaimAllocation=extended(node)
-    )
+    more = cluster.pod("more", limits=GPUS)
+    cluster.ask("more", node, owner=more, extendedResourceClaimAllocation=extended(node, "gpu-1"))
     cluster.wait_for("more", "Succeeded", within_s=30)
     with cluster.bindings_denied():
         taken_back = cluster.pod("back", limits=GPUS)
