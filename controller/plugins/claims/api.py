@@ -96,6 +96,9 @@ class ClaimApi:
     async def release(self, namespace: str, name: str, pod_uid: str, brought: Object | None) -> None:
         """Takes a pod out of a claim's users.
 
+        Not if it is the last one and the claim has other devices than those brought: an earlier request gave
+        them to it, of which nobody else knows, and Kubernetes frees them with the pod only if it is a user.
+
         Args:
             namespace: Of the claim.
             name: Of the claim.
@@ -108,8 +111,9 @@ class ClaimApi:
             if claim is None:
                 return
             rest, present = without_pod(reserved_for(claim), pod_uid), allocation_of(claim)
-            if brought is not None and not rest and (present is None or same_devices(present, brought)):
-                await self._unprotect(await self._deallocate(claim))
+            if brought is not None and not rest:
+                if present is None or same_devices(present, brought):
+                    await self._unprotect(await self._deallocate(claim))
             elif is_reserved(claim, pod_uid):
                 await self.patch(claim, {"status": {"reservedFor": rest or None}}, subresource="status")
 

@@ -41,9 +41,9 @@ def claim(server: Server, name: str, **status: object) -> Object:
     return server.put(CLAIMS, {"metadata": metadata, "spec": {}, "status": status})
 
 
-def ask_for_claim(world: World, pod: str, name: str, **spec: Any) -> Object:  # noqa: ANN401
+def ask_for_claim(world: World, pod: str, name: str, uid: str = "", **spec: Any) -> Object:  # noqa: ANN401
     """A pod that uses a claim, and a request that brings the device for it."""
-    found = world.pod(pod)
+    found = world.pod(pod, **({"uid": uid} if uid else {}))
     found["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": name}]
     world.server.put(PODS, found)
     brings = [{"name": "x", "allocation": copy.deepcopy(ALLOCATION)}]
@@ -169,6 +169,24 @@ async def test_devices_of_a_retry_that_nobody_comes_back_to() -> None:
     status = server.found(CLAIMS, "one", "default")["status"]
     assert [user["uid"] for user in status["reservedFor"]] == [pod["metadata"]["uid"]]
     assert status["allocation"] == ALLOCATION
+
+
+async def test_devices_of_an_earlier_request_stay_the_pods_when_a_later_one_wants_others() -> None:
+    server = Server()
+    world = World(server)
+    async with world.running():
+        world.node("n1")
+        user = {"resource": "pods", "name": "p", "uid": "uid-p"}
+        left = {
+            "allocation": {"devices": {"results": [{**DEVICE, "device": "gpu-7"}]}},
+            "reservedFor": [user],
+        }
+        claim(server, "one", **copy.deepcopy(left))
+        ask_for_claim(world, "p", "one", uid="uid-p")
+        await anyio.sleep(10)
+        reason = server.found(BIND_REQUESTS, "p", "default")["status"]["reason"]
+        assert "AllocationConflict: claim default/one has gpu-7" in reason
+        assert server.found(CLAIMS, "one", "default")["status"] == left
 
 
 async def test_pods_share_a_claim_and_its_device() -> None:
