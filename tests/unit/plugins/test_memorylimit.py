@@ -933,6 +933,62 @@ def test_another_container_that_sees_no_gpu(other: Object) -> None:
         assert handed_over(context(pod(None, **spec))) == {VARIABLE: "7680m"}
 
 
+SWITCHED_OFF: Object = {"name": "CUDA_DISABLE_CONTROL", "value": "true"}
+OF_ONE_DEVICE: Object = {"name": f"{VARIABLE}_0", "value": "15360m"}
+
+
+@pytest.mark.parametrize(
+    ("main", "other", "told"),
+    [
+        (
+            MAIN,
+            container("other", (SWITCHED_OFF,), (whole(MAP),)),
+            "sets CUDA_DISABLE_CONTROL itself to 'true', which switches the limiter off",
+        ),
+        (
+            MAIN,
+            container("other", (OF_ONE_DEVICE,), (whole(MAP),)),
+            f"sets {VARIABLE}_0 itself, which goes before {VARIABLE}",
+        ),
+        (
+            MAIN,
+            container("other", (), (whole("mine"), whole(MAP))),
+            f"reads ConfigMap {MAP}, which could set {VARIABLE}_0, and does not read {MAP}-evar after it",
+        ),
+        (
+            container(env=(entry(DEVICES, key="VISIBLE_DEVICES"), entry())),
+            container("other", (), (whole(MAP, prefix="NVIDIA_"),)),
+            f"takes {VARIABLE} from no ConfigMap and does not read {MAP}-evar whole, "
+            "so a limit would not reach it",
+        ),
+        (
+            container(env_from=(whole(),)),
+            container("other", (SWITCHED_OFF,), (whole(), whole("mine"))),
+            f"reads ConfigMap mine after {MAP}-evar, which could replace {DEVICES}; read {MAP}-evar last, "
+            "so that it may use more than its share",
+        ),
+        (
+            MAIN,
+            container("other", (), (whole(MAP), {"secretRef": {"name": "s"}, "prefix": "NVIDIA_"})),
+            f"reads Secret s after {MAP}, which could replace {DEVICES}; read {MAP} last, "
+            "so that it may use more than its share",
+        ),
+    ],
+)
+def test_another_container_that_reads_the_devices_whole(main: Object, other: Object, told: str) -> None:
+    """F-31, F-32: it sees the GPU whatever else it reads, since hardly any map says anything of devices."""
+    assert undelivered(context(pod(containers=[main, other]))) == (
+        f"container other of pod team/p sees the GPU as well, and {told}"
+    )
+
+
+def test_another_container_that_reads_devices_and_limit_whole() -> None:
+    other = container("other", env_from=(whole(MAP), whole()))
+    given = context(pod(containers=[MAIN, other]))
+    assert handed_over(given) == {VARIABLE: "7680m", **COVERED}
+    assert "other has the same limit for itself" in told_of(given)
+
+
 def told_of(given: BindContext) -> str:
     found = prepared(given)
     assert isinstance(found, Prepared)
