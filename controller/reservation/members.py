@@ -114,6 +114,10 @@ class Members:
         """The reservation pods of a group, whatever has become of them."""
         return self._caches.reservations.by_index(GROUP_INDEX, group)
 
+    def reservations_on(self, node_name: str) -> list[Object]:
+        """The reservation pods on a node, of all groups."""
+        return self._caches.reservations.by_index(NODE_INDEX, node_name)
+
     def pod_of(self, item: Object) -> Object | None:
         """The pod that a request was made for, if the cache has it."""
         name = (item.get("spec") or {}).get("podName")
@@ -168,7 +172,7 @@ class Members:
         if not self._caches.complete:
             return []  # what cannot be seen is not missing
         found = []
-        for pod in self._caches.reservations.by_index(NODE_INDEX, node_name):
+        for pod in self.reservations_on(node_name):
             groups = groups_of_pod(pod)
             needed = any(
                 self._usage.is_used(group)

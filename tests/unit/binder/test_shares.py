@@ -9,7 +9,8 @@ import pytest
 from loguru import logger
 from trio.testing import MockClock
 
-from controller.kai.names import BIND_REQUESTS, CONFIG_MAPS, NODES, PODS
+from controller.kai.names import BIND_REQUESTS, CONFIG_MAPS, GPU_INDEX, NODES, PODS
+from controller.runtime.client import Object, Resource
 from tests.scraping import Scraped
 from tests.unit.binder.world import RESERVATIONS, Memory, World
 
@@ -198,3 +199,115 @@ async def test_a_request_of_nobody_does_nothing_to_a_later_pod_of_the_name() -> 
         world.pod("p", node="node-1")
         await anyio.sleep(60)
         assert not server.found(PODS, "p", "default")["metadata"].get("labels")
+
+
+class Sliced(Memory):
+    """Every reservation reports the same card, as where the device plugin hands out replicas."""
+
+    card = "GPU-one"
+
+    def put(self, resource: Resource, item: Object) -> Object:
+        if resource == PODS and item["metadata"].get("namespace") == RESERVATIONS:
+            group = item["metadata"]["labels"]["runai-gpu-group"]
+            if not group.startswith(self.silent):
+                item["metadata"].setdefault("annotations", {})[GPU_INDEX] = self.card
+        return super().put(resource, item)
+
+
+def bind(world: World, name: str, group: str, node: str = "node") -> None:
+    """A new pod that is to get a share of a group."""
+    world.ask(world.pod(name, group=group), node, group=group)
+
+
+def reason(world: World, name: str) -> str:
+    return str(world.server.found(BIND_REQUESTS, name, "default")["status"]["reason"])
+
+
+async def test_two_groups_do_not_get_one_device() -> None:
+    server = Sliced()
+    world = World(server)
+    world.node("node")
+    async with world.running():
+        for name, group in (("a", "g1"), ("b", "g2"), ("c", "g1")):
+            bind(world, name, group)
+            await anyio.sleep(5)
+        assert [world.phase(name) for name in "abc"] == ["Succeeded", "Failed", "Succeeded"]
+        text = reason(world, "b")
+        assert "ReservationConflict: GPU groups g1 and g2 report the same device GPU-one" in text
+        # Once its users have gone the card may be given anew.
+        for name in "ac":
+            world.end(name)
+        await anyio.sleep(5)
+        bind(world, "d", "g2")
+        await anyio.sleep(5)
+        assert world.phase("d") == "Succeeded"
+
+
+@pytest.mark.parametrize("_", range(8))  # the order of tasks is anyone's
+async def test_two_groups_do_not_get_one_device_at_the_same_time(_: int) -> None:
+    server = Sliced()
+    server.latency_s = 0.1
+    world = World(server)
+    world.node("node")
+    async with world.running():
+        bind(world, "a", "g1")
+        bind(world, "b", "g2")
+        await anyio.sleep(10)
+        assert sorted(world.phase(name) for name in "ab") == ["Failed", "Succeeded"]
+
+
+async def test_an_older_reservation_that_names_the_device_of_a_bound_pod_later() -> None:
+    server = Sliced()
+    world = World(server)
+    world.node("node")
+    async with world.running():
+        bind(world, "b", "silent")
+        await anyio.sleep(5)
+        bind(world, "a", "g1")
+        await anyio.sleep(5)
+        (silent,) = [pod for pod in world.caches.reservations if not pod["metadata"].get("annotations")]
+        metadata = {**silent["metadata"], "annotations": {GPU_INDEX: Sliced.card}}
+        server.put(PODS, {**silent, "metadata": metadata})
+        await anyio.sleep(5)
+        assert [world.phase(name) for name in "ab"] == ["Succeeded", "Failed"]
+
+
+async def test_while_a_bind_goes_by_a_device_no_other_group_gets_it() -> None:
+    """Nothing shows yet that the first one has it: its Binding is under way."""
+    server = Sliced()
+    world = World(server)
+    world.node("node")
+    world.reservation("gpu-reservation-old", "node", "silent", creationTimestamp="2026-01-01T00:00:00Z")
+    waits = world.pod("waits", group="silent")
+    world.ask(waits, "node", group="silent")
+    async with world.running():
+        await anyio.sleep(5)
+        server.latency_s = 2.0
+        bind(world, "a", "g1")
+        await anyio.sleep(7)
+        silent = server.found(PODS, "gpu-reservation-old", RESERVATIONS)
+        metadata = {**silent["metadata"], "annotations": {GPU_INDEX: Sliced.card}}
+        server.put(PODS, {**silent, "metadata": metadata})
+        await anyio.sleep(40)
+        assert [world.phase(name) for name in ("a", "waits")] == ["Succeeded", "Failed"]
+
+
+@pytest.mark.parametrize("former", ["on another node", "by an index", "terminating", "gone", "another now"])
+async def test_a_device_that_is_no_other_groups(former: str) -> None:
+    server = Sliced()
+    world = World(server)
+    for name in ("node", "other"):
+        world.node(name)
+    server.card = "0" if former == "by an index" else server.card
+    goes = {"deletionTimestamp": "2026-01-02T00:00:00Z"} if former == "terminating" else {}
+    share(world, "user", "other" if former == "on another node" else "node", "g1")
+    world.reservation("former", "other" if former == "on another node" else "node", "g1", **goes)
+    async with world.running():
+        if former in ("gone", "another now"):  # but nobody was told yet
+            metadata = {**server.found(PODS, "former", RESERVATIONS)["metadata"]}
+            key = (RESERVATIONS, "former")
+            metadata |= {"uid": "2"} if former == "gone" else {"annotations": {GPU_INDEX: "GPU-two"}}
+            server._kinds[PODS][key] = {**server._kinds[PODS][key], "metadata": metadata}
+        bind(world, "b", "g2")
+        await anyio.sleep(5)
+        assert world.phase("b") == "Succeeded"
