@@ -311,3 +311,133 @@ async def test_a_device_that_is_no_other_groups(former: str) -> None:
         bind(world, "b", "g2")
         await anyio.sleep(5)
         assert world.phase("b") == "Succeeded"
+
+
+def tell(server: Memory, name: str, device: str, key: str = "NVIDIA_VISIBLE_DEVICES") -> None:
+    """The map of a pod with a share."""
+    metadata = {"name": f"{name}-shared-gpu-0", "namespace": "default"}
+    server.put(CONFIG_MAPS, {"metadata": metadata, "data": {key: device}})
+
+
+def two_reservations(world: World) -> None:
+    """Of one group: nothing but its users tells that the younger one counts."""
+    world.reservation("gpu-reservation-old", "node", "g", creationTimestamp="2026-01-01T00:00:00Z")
+    world.reservation("gpu-reservation-new", "node", "g", creationTimestamp="2026-01-02T00:00:00Z")
+
+
+OLD, NEW = "gpu-reservation-old", "gpu-reservation-new"
+
+
+@pytest.mark.parametrize("variables", [3, 300])
+async def test_the_reservation_that_a_large_pod_goes_by_stays(variables: int) -> None:
+    server = Memory()
+    world = World(server)
+    world.node("node")
+    user = world.pod("user", node="node", group="g")
+    user["spec"]["containers"][0]["env"] = [
+        {"name": f"A_VARIABLE_OF_MINE_{number}", "value": "x"} for number in range(variables)
+    ]
+    server.put(PODS, user)
+    world.ask(user, "node", group="g")
+    tell(server, "user", f"GPU-{NEW}")
+    two_reservations(world)
+    async with world.running():
+        await anyio.sleep(60)
+        assert reservations(server) == {NEW}
+
+
+@pytest.mark.parametrize("ending", ["gpus.devices", "cdi"])
+async def test_the_reservation_that_a_large_pod_goes_by_an_annotation_stays(ending: str) -> None:
+    server = Memory()
+    world = World(server)
+    world.node("node")
+    key = "nvidia.cdi.k8s.io/container.main" if ending == "cdi" else f"nvidia.com/container.main.{ending}"
+    user = world.pod("user", node="node", group="g")
+    user["metadata"]["annotations"] |= {key: f"GPU-{NEW}", "gpu-memory": "x" * 10_000}
+    server.put(PODS, user)
+    world.ask(user, "node", group="g")
+    two_reservations(world)
+    async with world.running():
+        await anyio.sleep(60)
+        assert reservations(server) == {NEW}
+
+
+async def test_the_devices_stand_under_the_key_that_the_container_looks_for() -> None:
+    server = Memory()
+    world = World(server)
+    world.node("node")
+    user = world.pod("user", node="node", group="g")
+    reference = {"configMapKeyRef": {"name": "user-shared-gpu-0", "key": "mine"}}
+    user["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": reference}]
+    server.put(PODS, user)
+    world.ask(user, "node", group="g")
+    tell(server, "user", f"GPU-{NEW}", "mine")
+    two_reservations(world)
+    async with world.running():
+        await anyio.sleep(60)
+        assert reservations(server) == {NEW}
+
+
+async def test_no_reservation_goes_while_it_is_not_known_by_which_one_somebody_goes() -> None:
+    server = Memory()
+    world = World(server)
+    world.node("node")
+    for name in ("known", "unknown"):
+        share(world, name, "node", "g")
+    tell(server, "known", f"GPU-{NEW}")
+    two_reservations(world)
+    async with world.running():
+        await anyio.sleep(60)
+        assert reservations(server) == {OLD, NEW}
+        tell(server, "unknown", f"GPU-{NEW}")  # no cache tells of it
+        await anyio.sleep(40)
+        assert reservations(server) == {NEW}
+
+
+class Late(Memory):
+    """Watches do not tell that a pod was bound, or that a reservation has answered."""
+
+    late = False
+
+    def _tell(self, resource: Resource, kind: str, item: Object) -> None:
+        is_user = item["metadata"]["name"] == "user" and item["spec"].get("nodeName")
+        if not (self.late and resource == PODS and (is_user or item["metadata"]["name"] == NEW)):
+            super()._tell(resource, kind, item)
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+async def test_the_reservation_of_a_pod_whose_bind_no_cache_shows_yet_stays(has_labels: bool) -> None:
+    server = Late()
+    world = World(server)
+    world.node("node")
+    share(world, "first", "node", "g")
+    tell(server, "first", f"GPU-{NEW}")
+    world.reservation(NEW, "node", "g", creationTimestamp="2026-01-02T00:00:00Z")
+    async with world.running():
+        server.late = True
+        bind(world, "user", "g")
+        await anyio.sleep(1)
+        assert world.phase("user") == "Succeeded"
+        if not has_labels:  # there are servers that do not take them from the Binding
+            del server.found(PODS, "user", "default")["metadata"]["labels"]
+        world.reservation(OLD, "node", "g", creationTimestamp="2026-01-01T00:00:00Z")
+        world.end("first")
+        await anyio.sleep(5)
+        assert NEW in reservations(server)
+
+
+async def test_a_rival_that_has_just_named_the_device_in_use_stays() -> None:
+    server = Late()
+    world = World(server)
+    world.node("node")
+    world.reservation(OLD, "node", "g", creationTimestamp="2026-01-01T00:00:00Z")
+    share(world, "user", "node", "g")
+    async with world.running():
+        world.reservation(NEW, "node", "g", creationTimestamp="2026-01-02T00:00:00Z")
+        await anyio.sleep(5)  # it is not known by which one he goes
+        server.late = True
+        new = server.found(PODS, NEW, RESERVATIONS)
+        server.put(PODS, {**new, "metadata": {**new["metadata"], "annotations": {GPU_INDEX: "GPU-his"}}})
+        tell(server, "user", "GPU-his")
+        await anyio.sleep(31)
+        assert reservations(server) == {NEW}
