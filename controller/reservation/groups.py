@@ -169,7 +169,8 @@ class GroupReconciler:
         if found is None or await self._is_useful(group, found):
             self._usage.forgive(pod)
         else:
-            await self._pods.remove(found)
+            # It may answer just now: then its change has it looked at again.
+            await self._pods.remove(found, version=found["metadata"]["resourceVersion"])
 
     async def _is_useful(self, group: str, pod: Object) -> bool:
         """Whether a reservation that one bind gave up has answered, or somebody else goes by it."""

@@ -10,6 +10,7 @@ from loguru import logger
 from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, CONFIG_MAPS, GPU_INDEX, NODES, PODS
+from controller.runtime import errors
 from controller.runtime.client import Object, Resource
 from tests.scraping import Scraped
 from tests.unit.binder.world import RESERVATIONS, Memory, World
@@ -441,3 +442,52 @@ async def test_a_rival_that_has_just_named_the_device_in_use_stays() -> None:
         tell(server, "user", "GPU-his")
         await anyio.sleep(31)
         assert reservations(server) == {NEW}
+
+
+class JustThen(Memory):
+    """A reservation answers right after the binder has read it for the nth time, and some reads fail."""
+
+    nth = 0
+    failing: frozenset[int] = frozenset()
+    reads = 0
+
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str = ""
+    ) -> Object:
+        if resource != PODS or namespace != RESERVATIONS:
+            return await super().get(resource, name, namespace, subresource=subresource)
+        self.reads += 1
+        if self.reads in self.failing:
+            raise errors.from_status("GET", 500, {}, "etcd is tired")
+        item = await super().get(resource, name, namespace, subresource=subresource)
+        if self.reads == self.nth:
+            pod = self.found(PODS, name, namespace)
+            self.put(PODS, {**pod, "metadata": {**pod["metadata"], "annotations": {GPU_INDEX: "GPU-1"}}})
+        return item
+
+
+@pytest.mark.parametrize(
+    ("nth", "failing"),
+    [(2, frozenset()), (3, frozenset({2}))],
+    ids=["the group is looked at", "the next bind"],
+)
+async def test_a_reservation_that_was_given_up_and_answers_just_then_stays(
+    nth: int, failing: frozenset[int]
+) -> None:
+    server = JustThen()
+    server.nth, server.failing = nth, failing
+    world = World(server)
+    world.node("node")
+    async with world.running():
+        bind(world, "a", "silent")
+        await anyio.sleep(25)
+        if not failing:  # it waits for the same pod
+            bind(world, "b", "silent")
+        await anyio.sleep(14)
+        before = {pod["metadata"]["uid"] for pod in world.caches.reservations}
+        await anyio.sleep(1.0)
+        if failing:
+            bind(world, "b", "silent")
+        await anyio.sleep(20)
+        assert {pod["metadata"]["uid"] for pod in world.caches.reservations} == before
+        assert [world.phase(name) for name in "ab"] == ["Failed", "Succeeded"]
