@@ -27,6 +27,7 @@ from controller.kai.environment import (
     value_of,
     view_of,
 )
+from controller.kai.fractions import devices_of_others
 from controller.kai.names import SHARING_KEYS, VISIBLE_DEVICES
 from controller.kai.outcome import Failed
 from controller.kai.pods import full_name
@@ -79,9 +80,16 @@ def switched_off(container: Object) -> str | None:
     return None
 
 
-def oddities_of(pod: Object, target: Target) -> list[str]:
-    """What the pod itself says against its share, in whole sentences."""
-    found = []
+def oddities_of(pod: Object, target: Target, *, nri: bool) -> list[str]:
+    """What the pod itself says against its share, in whole sentences.
+
+    Args:
+        pod: The pod.
+        target: Its container with the share.
+        nri: Whether a plugin of the container runtime gives the devices that annotations name.
+    """
+    given = devices_of_others(pod, target.container["name"]) if nri else ()
+    found = [f"the pod {what}, so that it may see other GPUs as well" for what in given]
     target = replace(target, container=pared(target, target.container, READ_VALUES))
     for whole in containers_of(pod):
         container = pared(target, whole, READ_VALUES)
@@ -110,6 +118,9 @@ def way_to(pod: Object, target: Target, variable: str, value: str, devices: int)
         value: What it will be.
         devices: How many GPUs the container sees.
     """
+    for given in devices_of_others(pod, target.container["name"]):  # whatever the settings say: no limit
+        text = f"pod {full_name(pod)} {given}, so that it may use more than its share"
+        return Failed(Reason.LIMIT_NOT_DELIVERED, text, retry=False)
     guarded = {**{f"{variable}_{number}": value for number in range(devices)}, **_ON}
     looked_at = {variable, VISIBLE_DEVICES, *SWITCHES, *guarded}
     covers: dict[str, str] = {}

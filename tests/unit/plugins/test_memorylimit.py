@@ -989,6 +989,56 @@ def test_another_container_that_reads_devices_and_limit_whole() -> None:
     assert "other has the same limit for itself" in told_of(given)
 
 
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [
+        ("nvidia.cdi.k8s.io/container.other", "container other"),
+        ("nvidia.cdi.k8s.io/container.later", "container later"),  # there may be an ephemeral one
+        ("nvidia.cdi.k8s.io/pod", "other containers"),
+        ("nvidia.cdi.k8s.io", "other containers"),
+    ],
+)
+def test_a_container_that_gets_gpus_by_an_annotation_of_its_own(name: str, who: str) -> None:
+    """F-32: a plugin of the container runtime goes by it, if there is one."""
+    given = context(
+        pod({name: "k8s.device-plugin.nvidia.com/gpu=all"}, containers=[MAIN, container("other")])
+    )
+    assert undelivered(given) == (
+        f"pod team/p has {who} get devices by annotation {name}, so that it may use more than its share"
+    )
+
+
+def test_an_annotation_that_gives_no_other_container_devices() -> None:
+    """That of the container with the share is the binder's, which writes it anew."""
+    given = {"nvidia.cdi.k8s.io/container.main": "GPU-1", "nvidia.cdi.k8s.io.example.com/pod": "x"}
+    assert handed_over(context(pod(given, containers=[MAIN]))) == {VARIABLE: "7680m"}
+
+
+@pytest.mark.parametrize("nri", ["true", "false"])
+def test_gpusharing_warns_of_devices_that_others_get_by_annotation(nri: str) -> None:
+    """F-32: only where it knows of a plugin that goes by it."""
+    name = "nvidia.cdi.k8s.io/container.other"
+    shared = pod({name: "k8s.device-plugin.nvidia.com/gpu=all"}, containers=[MAIN, container("other")])
+    arguments = SharingArguments.model_validate({"cdiEnabled": "true", "nriPluginEnabled": nri})
+    sharing, given = GPUSharing(Taking(), arguments), replace(context(shared), gpu_ids=("GPU-1",))
+    found = anyio.run(sharing.prepare, given)
+    assert isinstance(found, Prepared)
+    outcome = anyio.run(sharing.pre_bind, replace(given, found=found.found))
+    assert isinstance(outcome, Ready)
+    warning = f"the pod has container other get devices by annotation {name}, so that it may see other GPUs"
+    assert (f". Warning: {warning} as well" in outcome.message) is (nri == "true")
+
+
+class Taking(Client):
+    """Takes whatever is written."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def create(self, *_: object, **__: object) -> Object:
+        return {}
+
+
 def told_of(given: BindContext) -> str:
     found = prepared(given)
     assert isinstance(found, Prepared)
