@@ -4,7 +4,7 @@ The caches say when to look; nothing is deleted on their word alone. A group is 
 for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import anyio
 from loguru import logger
@@ -208,7 +208,7 @@ class GroupReconciler:
         await self._client.patch(PODS, metadata["name"], body, metadata["namespace"])
 
     async def _remove_rivals(self, group: str) -> bool:
-        """Of several reservations for one GPU keeps the one that its users go by (D-38).
+        """Of several reservations for one GPU keeps the one that its users on the node go by (D-38).
 
         Returns:
             Whether one stays for what no cache shows, and may not tell of.
@@ -223,23 +223,36 @@ class GroupReconciler:
             return False  # the next change of the cache has it looked at again
         users = await self._members.holders(group, {node_of(pod) for pod in found})
         told = await devices_told(self._client, users)
-        if told.unknown:
-            return True  # any of them may be his
-        kept, rivals = chosen(found, told.devices)
+        unclear = {node_of(pod) for pod in told.unknown}
         is_held = False
-        for pod in filter(self._shard.shows, rivals):
-            node = node_of(pod)
-            if node == node_of(kept):
-                needed = await self._members.is_awaited_elsewhere(group, node)
-            elif self._members.is_needed(group, (node,)):
-                continue  # there it holds another GPU, perhaps for others
-            else:
-                needed = await self._members.is_needed_live(group, (node,))
-            if needed:
-                is_held = True
-            elif await self._shard.owns(pod):
-                await self._pods.remove(pod, version=pod["metadata"]["resourceVersion"])
+        for node in sorted({node_of(pod) for pod in found}):
+            here = [pod for pod in found if node_of(pod) == node]
+            rivals, is_needed = await self._rivals(group, node, here, told.devices)
+            if rivals and (is_needed or node in unclear):
+                is_held = True  # any of them may be somebody's
+                continue
+            for pod in rivals:
+                if await self._shard.owns(pod):
+                    await self._pods.remove(pod, version=pod["metadata"]["resourceVersion"])
         return is_held
+
+    async def _rivals(
+        self, group: str, node: str, here: Sequence[Object], devices: frozenset[str]
+    ) -> tuple[list[Object], bool]:
+        """Those of a group's reservations on a node that are one too many, and whether they are needed."""
+        if self._members.is_needed(group, (node,)):
+            _, rivals = chosen(here, devices)
+            has_device = any(isinstance(device_of(pod), str) for pod in here)
+            rivals = [pod for pod in rivals if has_device and self._shard.shows(pod)]
+            return rivals, bool(rivals) and await self._members.is_awaited_elsewhere(group, node)
+        # On another node the group is in use.
+        rivals = [pod for pod in here if self._shard.shows(pod)]
+        if not rivals or any(self._young_s(group, pod) for pod in rivals):
+            return rivals, bool(rivals)
+        if await self._members.is_needed_live(group, (node,)):
+            self._usage.needed_live.add(group)
+            return rivals, True
+        return rivals, False
 
     async def _evict(self, group: str, users: Iterable[Object]) -> Result:
         """Deletes pods that run on a GPU which nothing holds for them: it may be given to others (B-78)."""

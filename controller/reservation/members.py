@@ -89,6 +89,12 @@ def _awaits(item: Object, group: str) -> bool:
     return group in groups_of_request(item) and not is_over(item)
 
 
+def _lives_there(item: Object, pod: Object, node_names: Container[str]) -> bool:
+    """Whether the pod of a request that has succeeded lives on one of these nodes, so far as it shows."""
+    node = node_of(pod) or (item.get("spec") or {}).get("selectedNode")
+    return not is_finished(pod) and (not isinstance(node, str) or node in node_names)
+
+
 class Members:
     """Reads who belongs to a group, from the caches and live.
 
@@ -153,12 +159,12 @@ class Members:
         return [item for item in found if is_owner(item, pod)]
 
     def protects(self, item: Object, node_names: Container[str]) -> bool:
-        """Whether a request keeps its groups on these nodes: it is to be bound to one, or its pod lives."""
+        """Whether a request keeps its groups on these nodes: its pod lives there, or is to be bound there."""
         if not has_succeeded(item):
             wanted = (item.get("spec") or {}).get("selectedNode")
             return isinstance(wanted, str) and wanted in node_names and not is_over(item)
         pod = self.pod_of(item)
-        return pod is not None and not is_finished(pod)
+        return pod is not None and _lives_there(item, pod, node_names)
 
     def is_needed(self, group: str, node_names: Iterable[str]) -> bool:
         """Whether, by the caches, somebody uses or needs the group's reservation on one of these nodes."""
@@ -246,7 +252,7 @@ class Members:
             return True
         told = (item for item in more if group in groups_of_request(item))
         pods = await self._pods_live([*filter(has_succeeded, (*self.requests(group), *told))])
-        return any(is_owner(item, pod) and not is_finished(pod) for item, pod in pods)
+        return any(is_owner(item, pod) and _lives_there(item, pod, node_names) for item, pod in pods)
 
     async def _pods_live(self, items: Iterable[Object]) -> list[tuple[Object, Object]]:
         """Those of these requests whose pods exist, each with the pod of its pod's name, by a live look."""
@@ -271,9 +277,10 @@ class Members:
             if not self._usage.was_removed(pod) and not self._usage.is_given_up(pod)
         ]
 
-    async def find(self, group: str) -> Object | None:
-        """The living reservation pod of a group that its users go by, if there is one."""
+    async def find(self, group: str, node_name: str) -> Object | None:
+        """The living reservation pod of a group that its users on a node go by, or one elsewhere, if any."""
         found = self.standing(group)
+        found = [pod for pod in found if node_of(pod) == node_name] or found
         if len(found) <= 1:
             return found[0] if found else None
         users = await self.holders(group, {node_of(pod) for pod in found})

@@ -85,7 +85,8 @@ class ReservationPods:
         """
         for _ in range(TRIES):
             async with self._usage.locked(group):
-                found: Object | Failed | None = await self._members.find(group) or self._unseen(group)
+                found: Object | Failed | None = await self._members.find(group, bind.node_name)
+                found = found or self._unseen(group)
                 if found is None:
                     found = await self._make(group, bind)
             if isinstance(found, Failed):

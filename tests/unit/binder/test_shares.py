@@ -491,3 +491,35 @@ async def test_a_reservation_that_was_given_up_and_answers_just_then_stays(
         await anyio.sleep(20)
         assert {pod["metadata"]["uid"] for pod in world.caches.reservations} == before
         assert [world.phase(name) for name in "ab"] == ["Failed", "Succeeded"]
+
+
+@pytest.mark.parametrize("first", ["node", "other"])
+async def test_a_group_on_two_nodes_is_bound_to_the_reservation_of_the_node(first: str) -> None:
+    world = World(Memory())
+    for node in ("node", "other"):
+        world.node(node)
+        day = "01" if node == first else "02"
+        world.reservation(f"gpu-reservation-{node}", node, "g", creationTimestamp=f"2026-01-{day}T00:00:00Z")
+        share(world, f"user-{node}", node, "g")
+        tell(world.server, f"user-{node}", f"GPU-gpu-reservation-{node}")
+    async with world.running():
+        for node in ("node", "other"):
+            bind(world, f"new-{node}", "g", node)
+        await anyio.sleep(5)
+        assert [world.phase(f"new-{node}") for node in ("node", "other")] == ["Succeeded", "Succeeded"]
+
+
+@pytest.mark.parametrize("left", ["node", "other"])
+async def test_of_a_group_on_two_nodes_each_reservation_goes_with_its_own_users(left: str) -> None:
+    world = World(Memory())
+    gone = "other" if left == "node" else "node"
+    for node in ("node", "other"):
+        world.node(node)
+        world.reservation(f"gpu-reservation-{node}", node, "g")
+        share(world, f"user-{node}", node, "g")
+        tell(world.server, f"user-{node}", f"GPU-gpu-reservation-{node}")
+    async with world.running():
+        await anyio.sleep(15)
+        world.end(f"user-{gone}")
+        await anyio.sleep(15)
+        assert reservations(world.server) == {f"gpu-reservation-{left}"}

@@ -170,7 +170,7 @@ def test_the_reservation_that_counts(found: list[Object], removed: set[int], dat
         shard = Shard(server, WHOLE, nothing)
         caches = GroupCaches(nothing, nothing, Shelf(pods, lambda *_: (GROUP,)), shard)
         members = Members(server, caches, OPTIONS, usage)
-        kept, standing = at_once(members.find(GROUP)), members.standing(GROUP)
+        kept, standing = at_once(members.find(GROUP, NODE)), members.standing(GROUP)
         assert kept is None or chosen_of(standing, ())[0] == kept
         return kept, chosen_of(standing, ())[1] if standing else []
 
