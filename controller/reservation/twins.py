@@ -65,10 +65,9 @@ class Twins:
         Those whose uids were seen before are left out.
         """
         assured = self._usage.assured(node, device)
-        known = self._members.reservations_on(node) if assured is None else [assured]
         return [
             pod
-            for pod in known
+            for pod in (*([assured] if assured is not None else ()), *self._members.reservations_on(node))
             if groups_of_pod(pod)
             and group not in groups_of_pod(pod)
             and (pod is assured or device_of(pod) == device)
