@@ -114,7 +114,7 @@ def warnings_of_new(pod: Object, rules: Rules) -> list[str]:
     target = target_of(pod, strict=True) if rules.shares_by_maps else None
     if not isinstance(target, Target):
         return found
-    found += oddities_of(pod, target)
+    found += oddities_of(pod, target, nri=rules.nri)
     mib = whole_number(annotations.get(GPU_MEMORY))
     if rules.limits_memory and mib is not None and mib <= CUDA_NEEDS_MIB:
         text = f"{field_of(GPU_MEMORY)} is {mib} MiB: CUDA does not start with a limit of"

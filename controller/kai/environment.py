@@ -15,6 +15,8 @@ from controller.kai.names import VISIBLE_DEVICES
 from controller.kai.sharing import Target, shown
 from controller.runtime.client import Object
 
+_Kind = tuple[str, bool]
+"""The prefix of a source, and whether it is the capabilities map."""
 _NO_DEVICES = frozenset({"", "void", "none"})
 """With these values of NVIDIA_VISIBLE_DEVICES the container runtime adds no device."""
 
@@ -44,7 +46,7 @@ class Rivals(Struct, frozen=True):
     """How a variable that has no entry fares among the sources that a container reads whole.
 
     Attributes:
-        read: Whether the map that is ours is among them, without a prefix.
+        read: Whether the map in which we put the variable is among them, so that the container has it.
         before: A source of somebody else that could set the variable, and that ours then replaces.
         after: One that could set it, and that ours does not replace.
     """
@@ -111,6 +113,12 @@ def key_in(target: Target, container: Object, variable: str) -> str | None:
     return found[1] if found is not None and found[0] == target.config_map else None
 
 
+def place_of(target: Target, variable: str) -> tuple[str, str]:
+    """The map in which a variable of the share stands, and its key there: where the target looks for it."""
+    key = key_in(target, target.container, variable)
+    return (target.env_config_map, variable) if key is None else (target.config_map, key)
+
+
 def sources_of(container: Object) -> Iterator[Source]:
     """What a container reads whole, in the order in which the kubelet reads it."""
     for item in container.get("envFrom") or ():
@@ -140,9 +148,10 @@ def pared(target: Target, container: Object, variables: Collection[str], numbere
             entries[name] = entry
         elif numbered and not first and _is_numbered(name, numbered):
             first[name] = entry
-    # Of the sources of one prefix the last one counts, before and after ours; and of ours the last one.
-    before: dict[str, Object] = {}
-    after: dict[str, Object] = {}
+    # Of the sources of one prefix the last one counts, before and after ours; and of ours the last one. The
+    # capabilities map is one of ours for some variables, and like others' for the rest.
+    before: dict[_Kind, Object] = {}
+    after: dict[_Kind, Object] = {}
     ours: list[Object] = []
     for item in container.get("envFrom") or ():
         prefix, config_map = item.get("prefix") or "", (item.get("configMapRef") or {}).get("name")
@@ -150,8 +159,9 @@ def pared(target: Target, container: Object, variables: Collection[str], numbere
             if not prefix:
                 before, after, ours = _later(before, after), {}, [item]
         elif any(name.startswith(prefix) for name in variables):
-            after.pop(prefix, None)
-            after[prefix] = item
+            kind = prefix, config_map == target.config_map and not item.get("secretRef")
+            after.pop(kind, None)
+            after[kind] = item
     kept = {
         "env": [*entries.values(), *first.values()],
         "envFrom": [*before.values(), *ours, *after.values()],
@@ -159,8 +169,8 @@ def pared(target: Target, container: Object, variables: Collection[str], numbere
     return {**container, **kept}
 
 
-def _later(before: dict[str, Object], after: dict[str, Object]) -> dict[str, Object]:
-    return {**{prefix: item for prefix, item in before.items() if prefix not in after}, **after}
+def _later(before: Mapping[_Kind, Object], after: Mapping[_Kind, Object]) -> dict[_Kind, Object]:
+    return {**{kind: item for kind, item in before.items() if kind not in after}, **after}
 
 
 def _is_numbered(name: str, variable: str) -> bool:
@@ -169,13 +179,14 @@ def _is_numbered(name: str, variable: str) -> bool:
 
 
 def rivals_of(target: Target, container: Object, variable: str) -> Rivals:
-    """Who else could set a variable that the container is to take from the map that it reads whole."""
+    """Who else could set a variable that the container is to take from a map that it reads whole."""
+    place = place_of(target, variable)
     read, before, after = False, None, None
     for source in sources_of(container):
-        if source.kind == "ConfigMap" and source.name == target.env_config_map:
-            if not source.prefix:
-                read, before, after = True, after or before, None
-        elif source.could_set(variable):
+        is_map = source.kind == "ConfigMap"
+        if is_map and source.name == place[0] and f"{source.prefix}{place[1]}" == variable:
+            read, before, after = True, after or before, None
+        elif source.could_set(variable) and not (is_map and source.name == target.env_config_map):
             after = source
     return Rivals(read, before, after)
 
@@ -185,17 +196,16 @@ def view_of(target: Target, container: Object) -> View:
     entry = entry_of(container, VISIBLE_DEVICES)
     if entry is not None:
         return _view_by_entry(target, container, entry)
-    ours, is_target = target.env_config_map, container["name"] == target.container["name"]
+    ours, _ = place_of(target, VISIBLE_DEVICES)
     rivals = rivals_of(target, container, VISIBLE_DEVICES)
-    if rivals.after is not None and is_target:
-        why = (
-            f"reads {rivals.after} after {ours}, which could replace {VISIBLE_DEVICES}; read {ours} last"
-            if rivals.read
-            else f"reads {rivals.after}, which could set {VISIBLE_DEVICES}, and does not read {ours} whole"
-        )
+    if rivals.after is not None and rivals.read:
+        # Hardly any such source has the key: then the container sees the share.
+        why = f"reads {rivals.after} after {ours}, which could replace {VISIBLE_DEVICES}; read {ours} last"
         return View(Sight.OTHERS, why)
-    holds_devices = key_in(target, target.container, VISIBLE_DEVICES) is None
-    if rivals.read and rivals.after is None and holds_devices:
+    if rivals.after is not None and container["name"] == target.container["name"]:
+        why = f"reads {rivals.after}, which could set {VISIBLE_DEVICES}, and does not read {ours} whole"
+        return View(Sight.OTHERS, why)
+    if rivals.read:
         return View(Sight.SHARE)
     why = (
         f"takes {VISIBLE_DEVICES} from no ConfigMap and does not read {ours} whole, so that its image decides"
@@ -210,8 +220,7 @@ def other_devices_of(target: Target, container: Object) -> Source | None:
     """
     if entry_of(container, VISIBLE_DEVICES) is not None:
         return None
-    rivals = rivals_of(target, container, VISIBLE_DEVICES)
-    return rivals.after or rivals.before
+    return rivals_of(target, container, VISIBLE_DEVICES).after
 
 
 def _view_by_entry(target: Target, container: Object, entry: Object) -> View:

@@ -23,7 +23,8 @@ ENDINGS = (MEMORY_REQUEST, MEMORY_LIMIT, DEVICES, COMPUTE_MODE, COMPUTE_PORTION,
 
 _PREFIX = "nvidia.com/container."
 _PORTION_LIMIT = "kai.scheduler/container.{}.gpu-memory.portion.limit"
-_CDI_PREFIX = "nvidia.cdi.k8s.io/container."
+_CDI_DOMAIN = "nvidia.cdi.k8s.io"
+_CDI_PREFIX = f"{_CDI_DOMAIN}/container."
 
 
 _MOST_TOLD = 5
@@ -74,7 +75,7 @@ def portion_limit(pod: Object, container: str) -> str | None:
 
 def is_of_share(name: str) -> bool:
     """Whether an annotation of this name may say something of a container's share."""
-    return name.startswith((_PREFIX, _PORTION_LIMIT.partition("{}")[0], _CDI_PREFIX))
+    return name.startswith((_PREFIX, _PORTION_LIMIT.partition("{}")[0])) or _is_of_cdi(name)
 
 
 def is_settled(name: str) -> bool:
@@ -92,9 +93,26 @@ def is_granted(name: str, *, cdi: bool) -> bool:
             whoever writes one has any GPU of the node.
     """
     grants = tuple(f".{ending}" for ending in (DEVICES, COMPUTE_PORTION))
-    domain = _CDI_PREFIX.partition("/")[0]
-    by_cdi = cdi and name.partition("/")[0] == domain
-    return by_cdi or (name.startswith(_PREFIX) and name.endswith(grants))
+    return (cdi and _is_of_cdi(name)) or (name.startswith(_PREFIX) and name.endswith(grants))
+
+
+def _is_of_cdi(name: str) -> bool:
+    """Whether a plugin of the container runtime takes an annotation of this name for devices to give."""
+    return name.partition("/")[0] == _CDI_DOMAIN
+
+
+def devices_of_others(pod: Object, container: str) -> list[str]:
+    """What in a pod's annotations has other containers than this one get devices from the container runtime.
+
+    Returns:
+        For each annotation words to follow `the pod`: "has container side get devices by annotation …".
+    """
+    found = []
+    for name in sorted(annotations_of(pod)):
+        if _is_of_cdi(name) and name != cdi_key(container):
+            who = f"container {container_in(name)}" if container_in(name) else "other containers"
+            found.append(f"has {who} get devices by annotation {name}")
+    return found
 
 
 def container_in(name: str) -> str | None:

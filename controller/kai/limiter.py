@@ -14,16 +14,20 @@ from msgspec.structs import replace
 from controller.kai.environment import (
     Rivals,
     Sight,
+    Source,
     config_map_key,
     containers_of,
     entry_of,
     key_in,
     other_devices_of,
     pared,
+    place_of,
     rivals_of,
+    sources_of,
     value_of,
     view_of,
 )
+from controller.kai.fractions import devices_of_others
 from controller.kai.names import SHARING_KEYS, VISIBLE_DEVICES
 from controller.kai.outcome import Failed
 from controller.kai.pods import full_name
@@ -55,7 +59,8 @@ class Way(Struct, frozen=True):
         variables: To be delivered beside the limit, in place of what others might say under these names.
         doubled: Names of other containers that have the limit, each for itself, while the first one runs.
         doubtful: Other containers that may see GPUs without a limit, and why, in words. That keeps no pod
-            from its node: what they read whole hardly ever says anything of GPUs.
+            from its node: they do not read the share's, and what else they read hardly ever says anything of
+            GPUs.
     """
 
     variables: Mapping[str, str]
@@ -75,9 +80,16 @@ def switched_off(container: Object) -> str | None:
     return None
 
 
-def oddities_of(pod: Object, target: Target) -> list[str]:
-    """What the pod itself says against its share, in whole sentences."""
-    found = []
+def oddities_of(pod: Object, target: Target, *, nri: bool) -> list[str]:
+    """What the pod itself says against its share, in whole sentences.
+
+    Args:
+        pod: The pod.
+        target: Its container with the share.
+        nri: Whether a plugin of the container runtime gives the devices that annotations name.
+    """
+    given = devices_of_others(pod, target.container["name"]) if nri else ()
+    found = [f"the pod {what}, so that it may see other GPUs as well" for what in given]
     target = replace(target, container=pared(target, target.container, READ_VALUES))
     for whole in containers_of(pod):
         container = pared(target, whole, READ_VALUES)
@@ -106,6 +118,9 @@ def way_to(pod: Object, target: Target, variable: str, value: str, devices: int)
         value: What it will be.
         devices: How many GPUs the container sees.
     """
+    for given in devices_of_others(pod, target.container["name"]):  # whatever the settings say: no limit
+        text = f"pod {full_name(pod)} {given}, so that it may use more than its share"
+        return Failed(Reason.LIMIT_NOT_DELIVERED, text, retry=False)
     guarded = {**{f"{variable}_{number}": value for number in range(devices)}, **_ON}
     looked_at = {variable, VISIBLE_DEVICES, *SWITCHES, *guarded}
     covers: dict[str, str] = {}
@@ -170,18 +185,26 @@ def _undelivered(target: Target, container: Object, variable: str) -> str | None
 
 
 def _unread(target: Target, container: Object, variable: str, expected: str | None) -> str | None:
-    """Why the container, which has no entry for the variable, would not have it from the other map."""
-    ours, rivals = target.env_config_map, rivals_of(target, container, variable)
+    """Why the container, which has no entry for the variable, would not have it from a map read whole."""
+    ours, rivals = place_of(target, variable)[0], rivals_of(target, container, variable)
+    env_map = target.env_config_map
+    if not rivals.read and expected is not None and _reads(container, env_map):
+        return (
+            f"takes {variable} from {env_map}, while container {target.container['name']} takes it elsewhere"
+        )
     if not rivals.read:
         return (
-            f"takes {variable} from no ConfigMap and does not read {ours} whole, "
+            f"takes {variable} from no ConfigMap and does not read {env_map} whole, "
             "so a limit would not reach it"
         )
-    if expected is not None:
-        return f"takes {variable} from {ours}, while container {target.container['name']} takes it elsewhere"
     if rivals.after is not None:
         return f"reads {rivals.after} after {ours}, which could replace {variable}; read {ours} last"
     return None
+
+
+def _reads(container: Object, config_map: str) -> bool:
+    """Whether a container reads a map whole, key by key as it stands there."""
+    return Source("ConfigMap", config_map, "") in sources_of(container)
 
 
 def _undone(target: Target, container: Object, variable: str, guarded: Iterable[str]) -> str | None:

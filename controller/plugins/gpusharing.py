@@ -114,7 +114,8 @@ class GPUSharing(Plugin):
         text = f"{text}, by ConfigMap {target.config_map}"
         if self._nri:
             text = f"{text}, and its devices by annotation {cdi_key(container)}"
-        warnings = (*oddities_of(context.pod, target), *([found.warning] if found.warning else ()))
+        warnings = oddities_of(context.pod, target, nri=self._nri)
+        warnings += [found.warning] if found.warning else []
         return Ready(
             ". Warning: ".join((text, *warnings)), {cdi_key(container): devices} if self._nri else {}
         )

@@ -4,7 +4,7 @@ The caches say when to look; nothing is deleted on their word alone. A group is 
 for it may still be bound, a pod of it lives, or a bind of this process uses it.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import anyio
 from loguru import logger
@@ -15,6 +15,7 @@ from controller.kai.pods import annotation, full_name, is_alive, is_finished
 from controller.kai.reasons import Phase
 from controller.kai.request import BindRequest, BindStatus, InvalidRequestError
 from controller.kai.sharing import groups_of_pod, groups_of_request, is_group, needs_labels
+from controller.reservation.devices import chosen, devices_told
 from controller.reservation.evidence import node_of
 from controller.reservation.manifest import device_of, has_our_name
 from controller.reservation.members import NODE_INDEX, POD_INDEX, GroupCaches, pod_key
@@ -119,7 +120,7 @@ class GroupReconciler:
         holding = [pod for pod in holding if self._shard.shows(pod)]
         nodes = {node_of(pod) for pod in holding}
         if self._members.is_needed(group, nodes):
-            is_held = await self._remove_rivals(group, holding)
+            is_held = await self._remove_rivals(group)
             return Result(_LOOK_AGAIN_S) if is_held else result
         if holding:
             # Before it is looked who needs them: what is noted on them later is not overlooked.
@@ -168,7 +169,8 @@ class GroupReconciler:
         if found is None or await self._is_useful(group, found):
             self._usage.forgive(pod)
         else:
-            await self._pods.remove(found)
+            # It may answer just now: then its change has it looked at again.
+            await self._pods.remove(found, version=found["metadata"]["resourceVersion"])
 
     async def _is_useful(self, group: str, pod: Object) -> bool:
         """Whether a reservation that one bind gave up has answered, or somebody else goes by it."""
@@ -205,35 +207,52 @@ class GroupReconciler:
         body: Object = {"metadata": {"uid": metadata["uid"], "labels": labels}}
         await self._client.patch(PODS, metadata["name"], body, metadata["namespace"])
 
-    async def _remove_rivals(self, group: str, reservations: Iterable[Object]) -> bool:
-        """Of several reservations for one GPU keeps the one that its users go by (D-38).
+    async def _remove_rivals(self, group: str) -> bool:
+        """Of several reservations for one GPU keeps the one that its users on the node go by (D-38).
 
         Returns:
             Whether one stays for what no cache shows, and may not tell of.
         """
-        alive = list(filter(is_alive, reservations))
-        if len(alive) < 2 or not any(isinstance(device_of(pod), str) for pod in alive):
+        known = self._members.standing(group)
+        if len(known) < 2 or not any(isinstance(device_of(pod), str) for pod in known):
             return False
         # Before it is looked who needs them, as in _keep_or_free.
-        versions = await self._shard.versions_of(alive)
-        kept, rivals = await self._members.find_all(group)
-        found = await self._members.read_again(kept) if kept is not None else None
-        if found is None or not is_alive(found):
+        read = [await self._members.read_again(pod) for pod in known]
+        found = [pod for pod in read if pod is not None and is_alive(pod) and group in groups_of_pod(pod)]
+        if len(found) < 2:
             return False  # the next change of the cache has it looked at again
+        users = await self._members.holders(group, {node_of(pod) for pod in found})
+        told = await devices_told(self._client, users)
+        unclear = {node_of(pod) for pod in told.unknown}
         is_held = False
-        for pod in filter(self._shard.shows, rivals):
-            node = node_of(pod)
-            if node == node_of(found):
-                needed = await self._members.is_awaited_elsewhere(group, node)
-            elif self._members.is_needed(group, (node,)):
-                continue  # there it holds another GPU, perhaps for others
-            else:
-                needed = await self._members.is_needed_live(group, (node,))
-            if needed:
-                is_held = True
-            elif await self._shard.owns(pod):
-                await self._pods.remove(pod, version=versions.get(pod["metadata"]["uid"], ""))
+        for node in sorted({node_of(pod) for pod in found}):
+            here = [pod for pod in found if node_of(pod) == node]
+            rivals, is_needed = await self._rivals(group, node, here, told.devices)
+            if rivals and (is_needed or node in unclear):
+                is_held = True  # any of them may be somebody's
+                continue
+            for pod in rivals:
+                if await self._shard.owns(pod):
+                    await self._pods.remove(pod, version=pod["metadata"]["resourceVersion"])
         return is_held
+
+    async def _rivals(
+        self, group: str, node: str, here: Sequence[Object], devices: frozenset[str]
+    ) -> tuple[list[Object], bool]:
+        """Those of a group's reservations on a node that are one too many, and whether they are needed."""
+        if self._members.is_needed(group, (node,)):
+            _, rivals = chosen(here, devices)
+            has_device = any(isinstance(device_of(pod), str) for pod in here)
+            rivals = [pod for pod in rivals if has_device and self._shard.shows(pod)]
+            return rivals, bool(rivals) and await self._members.is_awaited_elsewhere(group, node)
+        # On another node the group is in use.
+        rivals = [pod for pod in here if self._shard.shows(pod)]
+        if not rivals or any(self._young_s(group, pod) for pod in rivals):
+            return rivals, bool(rivals)
+        if await self._members.is_needed_live(group, (node,)):
+            self._usage.needed_live.add(group)
+            return rivals, True
+        return rivals, False
 
     async def _evict(self, group: str, users: Iterable[Object]) -> Result:
         """Deletes pods that run on a GPU which nothing holds for them: it may be given to others (B-78)."""

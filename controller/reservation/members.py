@@ -9,13 +9,13 @@ from collections.abc import Collection, Container, Iterable, Sequence
 
 from msgspec import Struct
 
-from controller.kai.names import GPU_INDEX, GPU_RESOURCE, GROUP_LABEL, GROUP_LABEL_PREFIX, PODS
-from controller.kai.pods import annotation, is_alive, is_finished, is_owner, live
+from controller.kai.names import GPU_RESOURCE, GROUP_LABEL, GROUP_LABEL_PREFIX, PODS
+from controller.kai.pods import is_finished, is_owner, live
 from controller.kai.request import is_over
 from controller.kai.sharing import groups_of_pod, groups_of_request
-from controller.reservation.devices import devices_told
+from controller.reservation.devices import chosen, devices_told
 from controller.reservation.evidence import asks_for_share, groups_kept, groups_used, has_succeeded, node_of
-from controller.reservation.manifest import NAME_PREFIX, ReservationOptions, device_of
+from controller.reservation.manifest import NAME_PREFIX, ReservationOptions
 from controller.reservation.named import named_pods
 from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
@@ -89,6 +89,12 @@ def _awaits(item: Object, group: str) -> bool:
     return group in groups_of_request(item) and not is_over(item)
 
 
+def _lives_there(item: Object, pod: Object, node_names: Container[str]) -> bool:
+    """Whether the pod of a request that has succeeded lives on one of these nodes, so far as it shows."""
+    node = node_of(pod) or (item.get("spec") or {}).get("selectedNode")
+    return not is_finished(pod) and (not isinstance(node, str) or node in node_names)
+
+
 class Members:
     """Reads who belongs to a group, from the caches and live.
 
@@ -113,6 +119,10 @@ class Members:
     def reservations(self, group: str) -> list[Object]:
         """The reservation pods of a group, whatever has become of them."""
         return self._caches.reservations.by_index(GROUP_INDEX, group)
+
+    def reservations_on(self, node_name: str) -> list[Object]:
+        """The reservation pods on a node, of all groups."""
+        return self._caches.reservations.by_index(NODE_INDEX, node_name)
 
     def pod_of(self, item: Object) -> Object | None:
         """The pod that a request was made for, if the cache has it."""
@@ -149,12 +159,12 @@ class Members:
         return [item for item in found if is_owner(item, pod)]
 
     def protects(self, item: Object, node_names: Container[str]) -> bool:
-        """Whether a request keeps its groups on these nodes: it is to be bound to one, or its pod lives."""
+        """Whether a request keeps its groups on these nodes: its pod lives there, or is to be bound there."""
         if not has_succeeded(item):
             wanted = (item.get("spec") or {}).get("selectedNode")
             return isinstance(wanted, str) and wanted in node_names and not is_over(item)
         pod = self.pod_of(item)
-        return pod is not None and not is_finished(pod)
+        return pod is not None and _lives_there(item, pod, node_names)
 
     def is_needed(self, group: str, node_names: Iterable[str]) -> bool:
         """Whether, by the caches, somebody uses or needs the group's reservation on one of these nodes."""
@@ -168,7 +178,7 @@ class Members:
         if not self._caches.complete:
             return []  # what cannot be seen is not missing
         found = []
-        for pod in self._caches.reservations.by_index(NODE_INDEX, node_name):
+        for pod in self.reservations_on(node_name):
             groups = groups_of_pod(pod)
             needed = any(
                 self._usage.is_used(group)
@@ -184,14 +194,22 @@ class Members:
         """Whether a pod, as read live, that has a group's label is a reservation."""
         return looks_like_reservation(pod, self.options.namespace, self.options.app_label)
 
-    async def users_everywhere(self, group: str, node_names: Collection[str]) -> list[Object]:
-        """The users of the group by the caches and, with shards, also those on these nodes of other pools."""
-        users = self.users(group)
-        if self.shard.pool.is_whole:
-            return users
-        known = {pod["metadata"]["uid"] for pod in users}
-        found = await self.users_live(group, node_names)
-        return users + [pod for pod in found if pod["metadata"]["uid"] not in known]
+    async def holders(self, group: str, node_names: Collection[str]) -> list[Object]:
+        """All pods on these nodes that may go by the group's GPU, by the caches and by live looks.
+
+        A bind that has just ended may be in no cache yet.
+        """
+        more = await self.shard.requests_on(node_names)
+        found = [*await self.users_live(group, node_names, more), *self.users(group)]
+        pods = {pod_key(*key_of(pod)): pod for pod in reversed(found) if node_of(pod) in node_names}
+        told = [item for item in more if group in groups_of_request(item)]
+        missing = [
+            item for item in (*self.requests(group), *told) if pods.keys().isdisjoint(pods_of_request(item))
+        ]
+        for item, pod in await self._pods_live(missing):
+            if is_owner(item, pod) and not is_finished(pod) and node_of(pod) in node_names:
+                pods[pod_key(*key_of(pod))] = pod
+        return list(pods.values())
 
     async def sharers_everywhere(self, group: str, node_names: Collection[str]) -> list[Object]:
         """Those of the users everywhere who have a share so far as anybody can tell."""
@@ -233,46 +251,41 @@ class Members:
         if any(_awaits(item, group) for item in more) or await self.users_live(group, node_names, more):
             return True
         told = (item for item in more if group in groups_of_request(item))
+        pods = await self._pods_live([*filter(has_succeeded, (*self.requests(group), *told))])
+        return any(is_owner(item, pod) and _lives_there(item, pod, node_names) for item, pod in pods)
+
+    async def _pods_live(self, items: Iterable[Object]) -> list[tuple[Object, Object]]:
+        """Those of these requests whose pods exist, each with the pod of its pod's name, by a live look."""
         by_namespace: defaultdict[str, list[Object]] = defaultdict(list)
-        for item in filter(has_succeeded, (*self.requests(group), *told)):
+        for item in items:
             by_namespace[item["metadata"]["namespace"]].append(item)
-        for namespace, items in by_namespace.items():
-            pods = await named_pods(self._client, items, namespace)
-            if any(is_owner(item, pod) and not is_finished(pod) for item, pod in pods):
-                return True
-        return False
+        found: list[tuple[Object, Object]] = []
+        for namespace, asked in by_namespace.items():
+            found += await named_pods(self._client, asked, namespace)
+        return found
 
     async def is_awaited_elsewhere(self, group: str, node_name: str) -> bool:
         """Whether a live look finds a request of another pool for the group that is still to be bound."""
         found = await self.shard.requests_on((node_name,))
         return any(_awaits(item, group) and not self.shard.pool.holds(item) for item in found)
 
-    async def find(self, group: str) -> Object | None:
-        """The living reservation pod of a group that its users go by, if there is one."""
-        found, _ = await self.find_all(group)
-        return found
-
-    async def find_all(self, group: str) -> tuple[Object | None, list[Object]]:
-        """The same, and those beside it that hold a GPU which no user of the group was told."""
-        found = [
+    def standing(self, group: str) -> list[Object]:
+        """The living reservation pods of a group that are not about to be removed, by the cache."""
+        return [
             pod
             for pod in live(self.reservations(group))
             if not self._usage.was_removed(pod) and not self._usage.is_given_up(pod)
         ]
+
+    async def find(self, group: str, node_name: str) -> Object | None:
+        """The living reservation pod of a group that its users on a node go by, or one elsewhere, if any."""
+        found = self.standing(group)
+        found = [pod for pod in found if node_of(pod) == node_name] or found
         if len(found) <= 1:
-            return (found[0] if found else None), []
-        users = await self.users_everywhere(group, {node_of(pod) for pod in found})
-        devices = await devices_told(self._client, filter(is_alive, users))
-        # The one whose device is in use; else one with a device; else the oldest.
-        found.sort(
-            key=lambda pod: (
-                annotation(pod, GPU_INDEX) not in devices,
-                not isinstance(device_of(pod), str),
-                pod["metadata"].get("creationTimestamp", ""),
-                pod["metadata"]["name"],
-            )
-        )
-        return found[0], [pod for pod in found[1:] if annotation(pod, GPU_INDEX) not in devices]
+            return found[0] if found else None
+        users = await self.holders(group, {node_of(pod) for pod in found})
+        told = await devices_told(self._client, users)
+        return chosen(found, told.devices)[0]
 
     async def read(self, name: str) -> Object | None:
         """The reservation pod of this name by a live read, if there is one."""

@@ -14,8 +14,8 @@ _READ_ONE_BY_ONE = 4
 async def named_pods(client: Client, items: Sequence[Object], namespace: str) -> list[tuple[Object, Object]]:
     """Those of these requests, all of one namespace, whose pods exist, each with its pod.
 
-    How many there are is for whoever makes requests to say: it costs no more than a list, of which only uid
-    and phase are kept.
+    How many there are is for whoever makes requests to say: it costs no more than a list, of which only uid,
+    node and phase are kept.
 
     Raises:
         errors.ApiError: The server was not there.
@@ -31,8 +31,12 @@ async def named_pods(client: Client, items: Sequence[Object], namespace: str) ->
 
         def keep(pod: Object) -> Object | None:
             metadata, status = pod["metadata"], pod.get("status") or {}
-            kept = {name: metadata[name] for name in ("name", "uid")}
-            small: Object = {"metadata": kept, "status": {"phase": status.get("phase")}}
+            kept = {name: metadata[name] for name in ("name", "namespace", "uid")}
+            small: Object = {
+                "metadata": kept,
+                "spec": {"nodeName": pod["spec"].get("nodeName")},
+                "status": {"phase": status.get("phase")},
+            }
             return small if metadata["name"] in wanted else None
 
         listed = await client.list_all(PODS, namespace=namespace, keep=keep)

@@ -85,7 +85,8 @@ class ReservationPods:
         """
         for _ in range(TRIES):
             async with self._usage.locked(group):
-                found: Object | Failed | None = await self._members.find(group) or self._unseen(group)
+                found: Object | Failed | None = await self._members.find(group, bind.node_name)
+                found = found or self._unseen(group)
                 if found is None:
                     found = await self._make(group, bind)
             if isinstance(found, Failed):
@@ -144,15 +145,25 @@ class ReservationPods:
             created = await self._create(group, bind)
             if created is not None:
                 return created
-        # What the cache says of a pod that is to be removed may be old, and so may what it does not say.
-        former = await self._members.read(name)
-        if former is None:
-            return None
-        if is_alive(former) and (device_of(former) or not self._usage.is_given_up(former)):
-            self._usage.forgive(former)
-            return former
-        if not former["metadata"].get("deletionTimestamp"):
-            await self.remove(former)
+        return await self._former(name)
+
+    async def _former(self, name: str) -> Object | None:
+        """The pod of this name if it counts after all; else None, and it goes if it was there.
+
+        What the cache says of a pod that is to be removed may be old, and so may what it does not say.
+        """
+        for _ in range(TRIES):
+            former = await self._members.read(name)
+            if former is None:
+                return None
+            if is_alive(former) and (device_of(former) or not self._usage.is_given_up(former)):
+                self._usage.forgive(former)
+                return former
+            metadata = former["metadata"]
+            # One that lives may answer just now, and then stays.
+            version = metadata["resourceVersion"] if is_alive(former) else ""
+            if metadata.get("deletionTimestamp") or await self.remove(former, version=version):
+                return None
         return None
 
     async def _create(self, group: str, bind: Bind) -> Object | Failed | None:
@@ -199,10 +210,13 @@ class ReservationPods:
         text = f"the cluster is scaling up: pod {full_name(waiting)} waits for a node"
         return Failed(Reason.CLUSTER_SCALING_UP, text)
 
-    async def remove(self, reservation: Object, *, version: str = "") -> None:
+    async def remove(self, reservation: Object, *, version: str = "") -> bool:
         """Deletes this very reservation pod at once; another of its name stays.
 
         With a resourceVersion it also stays if it was changed since, and is looked at again for that.
+
+        Returns:
+            Whether it does not stay.
         """
         metadata = reservation["metadata"]
         try:
@@ -217,15 +231,16 @@ class ReservationPods:
                         grace_period_s=0,
                     )
                 except errors.NotFoundError:
-                    return  # gone before, which the cache may not know: it stays noted as removed
+                    return True  # gone before, which the cache may not know: it stays noted as removed
                 except errors.ConflictError:
                     if version:
                         raise
-                    return  # another one has its name
+                    return True  # another one has its name
         except errors.ConflictError:
-            return  # it was changed, and may live
+            return False  # it was changed, and may live
         log = logger.bind(reservation=metadata["name"], groups=sorted(groups_of_pod(reservation)))
         log.info("Removed a reservation pod")
+        return True
 
     async def _until_gone(self, name: str, bind: Bind) -> Failed | None:
         """Waits until a pod of this name that counts no more is gone."""

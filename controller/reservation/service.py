@@ -22,6 +22,7 @@ from controller.reservation.answer import Answers, Waiting, answer_of
 from controller.reservation.manifest import ReservationOptions, device_of
 from controller.reservation.members import GroupCaches, Members
 from controller.reservation.pods import TRIES, Bind, ReservationPods, by_turns
+from controller.reservation.twins import Twins
 from controller.reservation.usage import Usage
 from controller.runtime import errors
 from controller.runtime.changes import Changes, Judged, Target
@@ -56,6 +57,7 @@ class Reservations:
         self._usage = usage
         self._changes = changes
         self._timeout_s = options.timeout_s
+        self._twins = Twins(self.members, usage)
         self._answers = Answers(changes, self.members, usage)
 
     async def reserve(
@@ -117,6 +119,10 @@ class Reservations:
                 text = f"GPU groups {twin} and {group} report the same device {devices[group]}"
                 return Failed(Reason.RESERVATION_CONFLICT, text)
             reserved.append(Reserved(group, devices[group], found[group]))
+        for gpu in reserved:
+            failure = await self._twins.refuse(gpu.group, gpu.pod, gpu.device, bind.user)
+            if failure is not None:
+                return failure
         return tuple(reserved)
 
     async def confirm(self, reserved: Sequence[Reserved]) -> Failed | None:

@@ -28,6 +28,8 @@ class Usage:
     def __init__(self) -> None:
         self.unseen: dict[str, Object] = {}
         self.relied_on: set[str] = set()
+        self._assured: dict[tuple[str, str], tuple[str, Object]] = {}  # by node and device
+        self._assured_of: dict[str, set[tuple[str, str]]] = {}
         self.needed_live: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._look_at: dict[str, Callable[[str], None]] = {}
@@ -65,7 +67,20 @@ class Usage:
                     self._look_at.pop(group, None)
                     self.unseen.pop(group, None)
                     self.relied_on.discard(group)
+                    for held in self._assured_of.pop(group, ()):
+                        if self._assured.get(held, ("", {}))[0] == group:
+                            del self._assured[held]
                     look_at(group)
+
+    def assure(self, group: str, node_name: str, device: str, reservation: Object) -> None:
+        """Has a device be this group's alone until its last use ends, or it turns out to be another's."""
+        self._assured[node_name, device] = group, reservation
+        self._assured_of.setdefault(group, set()).add((node_name, device))
+
+    def assured(self, node_name: str, device: str) -> Object | None:
+        """The reservation pod of the group that a bind under way has seen to have this device alone."""
+        _, reservation = self._assured.get((node_name, device), ("", None))
+        return reservation
 
     def give_up(self, reservation: Object) -> None:
         """Has a reservation pod replaced unless it turns out to have named its device after all."""

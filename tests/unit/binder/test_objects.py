@@ -270,6 +270,14 @@ def test_every_annotation_that_is_read_is_kept() -> None:
     assert [constant for constant in asked if not is_read(constants[constant])] == []
 
 
+@pytest.mark.parametrize(
+    "name", ["nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/container.a"]
+)
+def test_whatever_gives_devices_by_annotation_is_kept(name: str) -> None:
+    assert is_read(name)
+    assert not is_read(name.replace("io", "io.example.com", 1))
+
+
 def test_a_node_keeps_name_and_labels() -> None:
     metadata = {"name": "n", "uid": "n1", "resourceVersion": "9", "labels": {"nvidia.com/gpu.memory": "1"}}
     node: Object = {

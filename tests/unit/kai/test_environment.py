@@ -14,6 +14,7 @@ from controller.kai.environment import (
     entry_of,
     key_in,
     pared,
+    place_of,
     rivals_of,
     sources_of,
     value_of,
@@ -177,7 +178,26 @@ def test_what_another_container_sees(env: list[Object], env_from: list[Object], 
 def test_another_container_that_reads_the_devices_whole() -> None:
     of = target(container(env_from=[OURS]))
     assert view_of(of, container("other", env_from=[OURS])).sight is Sight.SHARE
-    assert view_of(of, container("other", env_from=[OURS, FOREIGN])).sight is Sight.UNKNOWN
+    assert view_of(of, container("other", env_from=[FOREIGN, OURS])).sight is Sight.SHARE
+    # Either those of the share or others: it sees some.
+    assert view_of(of, container("other", env_from=[OURS, FOREIGN])).sight is Sight.OTHERS
+
+
+@pytest.mark.parametrize(
+    ("env_from", "sight"),
+    [
+        ([whole("m-0")], Sight.UNKNOWN),  # its keys are taken as they are
+        ([whole("m-0", prefix="NVIDIA_")], Sight.SHARE),
+        ([whole("m-0", prefix="NVIDIA_"), OURS], Sight.SHARE),
+        ([FOREIGN, whole("m-0", prefix="NVIDIA_")], Sight.SHARE),
+        ([whole("m-0", prefix="NVIDIA_"), SECRET], Sight.OTHERS),
+    ],
+)
+def test_another_container_that_reads_the_map_that_holds_the_devices(
+    env_from: list[Object], sight: Sight
+) -> None:
+    of = target(container(env=[entry(DEVICES, "m-0", "VISIBLE_DEVICES")]))
+    assert view_of(of, container("other", env_from=env_from)).sight is sight
 
 
 def test_all_containers() -> None:
@@ -190,7 +210,8 @@ def test_what_is_pared_says_the_same() -> None:
     """By chance: every container is judged as it would be with all that it has."""
     chance = random.Random(1)  # noqa: S311 -- no secret
     variables = ("X", DEVICES)
-    maps = ("m-0-evar", "a", "b")
+    maps = ("m-0-evar", "m-0", "a", "b")
+    keys = (DEVICES, "VISIBLE_DEVICES", "k")
     for _ in range(3000):
         sources = [
             {
@@ -203,11 +224,15 @@ def test_what_is_pared_says_the_same() -> None:
             chance.choice((entry(name, "m-0", "k"), {"name": name, "value": "v"}))
             for name in chance.choices(("X", "Y", "X_1", "Z"), k=chance.randrange(5))
         ]
-        whole_one = container("main", entries, sources)
-        of = target(whole_one)
+        whole_one = container(chance.choice(("main", "other")), entries, sources)
+        looks = chance.choice(([], [entry(DEVICES, "m-0", chance.choice(keys))]))
+        of = target(whole_one if whole_one["name"] == "main" else container(env=looks))
         less = pared(of, whole_one, variables, "X")
         for variable in variables:
-            assert rivals_of(of, less, variable) == rivals_of(of, whole_one, variable), sources
+            found, expected = rivals_of(of, less, variable), rivals_of(of, whole_one, variable)
+            assert (found.read, found.after) == (expected.read, expected.after), sources
+            if place_of(of, variable) == ("m-0-evar", variable):  # only there somebody asks
+                assert found.before == expected.before, sources
             assert entry_of(less, variable) == entry_of(whole_one, variable)
         assert view_of(of, less) == view_of(of, whole_one)
         assert entry_of(less, "X_1") in (next((e for e in entries if e["name"] == "X_1"), None),)

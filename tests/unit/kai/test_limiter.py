@@ -1,7 +1,8 @@
 """The limit against a model of the kubelet: whatever others say, no container that sees the GPU is without.
 
 The model is written from the kubelet's rules alone: sources in order, then entries in order, optional keys
-that are missing leave what was there. Other people's maps hold everything harmful that their prefix allows.
+that are missing leave what was there. Other people's maps hold everything harmful that their prefix allows,
+or nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,22 +26,23 @@ EVIL = "evil"
 Maps = Mapping[str, Mapping[str, str]]
 
 
-def environment(container: Object, maps: Maps) -> dict[str, str]:
-    """What the kubelet gives a container."""
+def environment(container: Object, maps: Maps, *, evil: bool) -> dict[str, str]:
+    """What the kubelet gives a container, where others' maps hold everything harmful, or nothing."""
     result: dict[str, str] = {}
     for source in container["envFrom"]:
         prefix = source.get("prefix", "")
         ref = source.get("configMapRef") or source["secretRef"]
         data = maps.get(ref["name"])
         if data is None:  # somebody else's
-            data = {name[len(prefix) :]: EVIL for name in NAMES if name.startswith(prefix) and name != prefix}
+            names = NAMES if evil else ()
+            data = {name[len(prefix) :]: EVIL for name in names if name.startswith(prefix) and name != prefix}
         result |= {f"{prefix}{key}": value for key, value in data.items()}
     for entry in container["env"]:
         if "valueFrom" not in entry:
             result[entry["name"]] = entry.get("value", "")
             continue
         (ref,) = entry["valueFrom"].values()
-        data = maps.get(ref["name"], {ref["key"]: EVIL})
+        data = maps.get(ref["name"], {ref["key"]: EVIL} if evil else {})
         if ref["key"] in data:
             result[entry["name"]] = data[ref["key"]]
     return result
@@ -73,6 +75,7 @@ def some_container(random: Random, name: str) -> Object:
             (
                 ("configMapRef", WHOLE),
                 ("configMapRef", WHOLE),
+                ("configMapRef", MAP),
                 ("configMapRef", "mine"),
                 ("secretRef", "hidden"),
             )
@@ -108,13 +111,14 @@ def test_no_container_that_sees_the_gpu_is_without_the_limit(seed: int) -> None:
         single, whole = contents
         # The key of old is kept up where a map had it.
         maps = {MAP: {"RUNAI-VISIBLE-DEVICES": GIVEN, **single.data}, WHOLE: whole.data}
-        found = environment(target.container, maps)
-        assert is_limited(found, devices), (pod, found)
-        assert found.get(DEVICES, "") in (GIVEN, "", "void"), (pod, found)
-        for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
-            seen = environment(container, maps)
-            if seen.get(DEVICES) == GIVEN:
-                assert is_limited(seen, devices), (pod, seen)
+        for evil in (True, False):
+            found = environment(target.container, maps, evil=evil)
+            assert is_limited(found, devices), (pod, found)
+            assert found.get(DEVICES, "") in (GIVEN, "", "void"), (pod, found)
+            for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
+                seen = environment(container, maps, evil=evil)
+                if seen.get(DEVICES) == GIVEN:
+                    assert is_limited(seen, devices), (pod, seen)
         bound += 1
     assert bound > 100, "the model refuses everything, which proves nothing"
 

@@ -18,6 +18,7 @@ from tests.unit.model.worlds import (
     BOUND,
     ENDED,
     GROUP,
+    NODE,
     PENDING,
     Pod,
     Request,
@@ -218,7 +219,7 @@ class Groups:
 
     def _make(self, state: State, number: int, bind: Bind) -> Step[State]:
         seen, server, memory = state.seen, state.server, state.memory
-        shown = at_once(members_of(seen, server, memory.removed).find(GROUP))
+        shown = at_once(members_of(seen, server, memory.removed).find(GROUP, NODE))
         if shown is not None and seen.reservation is not None:
             found = seen.reservation.uid
         elif memory.unseen:

@@ -933,6 +933,112 @@ def test_another_container_that_sees_no_gpu(other: Object) -> None:
         assert handed_over(context(pod(None, **spec))) == {VARIABLE: "7680m"}
 
 
+SWITCHED_OFF: Object = {"name": "CUDA_DISABLE_CONTROL", "value": "true"}
+OF_ONE_DEVICE: Object = {"name": f"{VARIABLE}_0", "value": "15360m"}
+
+
+@pytest.mark.parametrize(
+    ("main", "other", "told"),
+    [
+        (
+            MAIN,
+            container("other", (SWITCHED_OFF,), (whole(MAP),)),
+            "sets CUDA_DISABLE_CONTROL itself to 'true', which switches the limiter off",
+        ),
+        (
+            MAIN,
+            container("other", (OF_ONE_DEVICE,), (whole(MAP),)),
+            f"sets {VARIABLE}_0 itself, which goes before {VARIABLE}",
+        ),
+        (
+            MAIN,
+            container("other", (), (whole("mine"), whole(MAP))),
+            f"reads ConfigMap {MAP}, which could set {VARIABLE}_0, and does not read {MAP}-evar after it",
+        ),
+        (
+            container(env=(entry(DEVICES, key="VISIBLE_DEVICES"), entry())),
+            container("other", (), (whole(MAP, prefix="NVIDIA_"),)),
+            f"takes {VARIABLE} from no ConfigMap and does not read {MAP}-evar whole, "
+            "so a limit would not reach it",
+        ),
+        (
+            container(env_from=(whole(),)),
+            container("other", (SWITCHED_OFF,), (whole(), whole("mine"))),
+            f"reads ConfigMap mine after {MAP}-evar, which could replace {DEVICES}; read {MAP}-evar last, "
+            "so that it may use more than its share",
+        ),
+        (
+            MAIN,
+            container("other", (), (whole(MAP), {"secretRef": {"name": "s"}, "prefix": "NVIDIA_"})),
+            f"reads Secret s after {MAP}, which could replace {DEVICES}; read {MAP} last, "
+            "so that it may use more than its share",
+        ),
+    ],
+)
+def test_another_container_that_reads_the_devices_whole(main: Object, other: Object, told: str) -> None:
+    """F-31, F-32: it sees the GPU whatever else it reads, since hardly any map says anything of devices."""
+    assert undelivered(context(pod(containers=[main, other]))) == (
+        f"container other of pod team/p sees the GPU as well, and {told}"
+    )
+
+
+def test_another_container_that_reads_devices_and_limit_whole() -> None:
+    other = container("other", env_from=(whole(MAP), whole()))
+    given = context(pod(containers=[MAIN, other]))
+    assert handed_over(given) == {VARIABLE: "7680m", **COVERED}
+    assert "other has the same limit for itself" in told_of(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [
+        ("nvidia.cdi.k8s.io/container.other", "container other"),
+        ("nvidia.cdi.k8s.io/container.later", "container later"),  # there may be an ephemeral one
+        ("nvidia.cdi.k8s.io/pod", "other containers"),
+        ("nvidia.cdi.k8s.io", "other containers"),
+    ],
+)
+def test_a_container_that_gets_gpus_by_an_annotation_of_its_own(name: str, who: str) -> None:
+    """F-32: a plugin of the container runtime goes by it, if there is one."""
+    given = context(
+        pod({name: "k8s.device-plugin.nvidia.com/gpu=all"}, containers=[MAIN, container("other")])
+    )
+    assert undelivered(given) == (
+        f"pod team/p has {who} get devices by annotation {name}, so that it may use more than its share"
+    )
+
+
+def test_an_annotation_that_gives_no_other_container_devices() -> None:
+    """That of the container with the share is the binder's, which writes it anew."""
+    given = {"nvidia.cdi.k8s.io/container.main": "GPU-1", "nvidia.cdi.k8s.io.example.com/pod": "x"}
+    assert handed_over(context(pod(given, containers=[MAIN]))) == {VARIABLE: "7680m"}
+
+
+@pytest.mark.parametrize("nri", ["true", "false"])
+def test_gpusharing_warns_of_devices_that_others_get_by_annotation(nri: str) -> None:
+    """F-32: only where it knows of a plugin that goes by it."""
+    name = "nvidia.cdi.k8s.io/container.other"
+    shared = pod({name: "k8s.device-plugin.nvidia.com/gpu=all"}, containers=[MAIN, container("other")])
+    arguments = SharingArguments.model_validate({"cdiEnabled": "true", "nriPluginEnabled": nri})
+    sharing, given = GPUSharing(Taking(), arguments), replace(context(shared), gpu_ids=("GPU-1",))
+    found = anyio.run(sharing.prepare, given)
+    assert isinstance(found, Prepared)
+    outcome = anyio.run(sharing.pre_bind, replace(given, found=found.found))
+    assert isinstance(outcome, Ready)
+    warning = f"the pod has container other get devices by annotation {name}, so that it may see other GPUs"
+    assert (f". Warning: {warning} as well" in outcome.message) is (nri == "true")
+
+
+class Taking(Client):
+    """Takes whatever is written."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def create(self, *_: object, **__: object) -> Object:
+        return {}
+
+
 def told_of(given: BindContext) -> str:
     found = prepared(given)
     assert isinstance(found, Prepared)

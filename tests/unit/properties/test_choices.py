@@ -15,6 +15,7 @@ from controller.plugins.config import PluginConfig
 from controller.plugins.registry import resolve
 from controller.plugins.volumes.matching import choose, obstacle
 from controller.plugins.volumes.model import Claim, Place, Volume
+from controller.reservation.devices import chosen as chosen_of
 from controller.reservation.members import GroupCaches, Members
 from controller.reservation.shard import Shard
 from controller.reservation.usage import Usage
@@ -168,7 +169,10 @@ def test_the_reservation_that_counts(found: list[Object], removed: set[int], dat
         server = Server(World((), ()))
         shard = Shard(server, WHOLE, nothing)
         caches = GroupCaches(nothing, nothing, Shelf(pods, lambda *_: (GROUP,)), shard)
-        return at_once(Members(server, caches, OPTIONS, usage).find_all(GROUP))
+        members = Members(server, caches, OPTIONS, usage)
+        kept, standing = at_once(members.find(GROUP, NODE)), members.standing(GROUP)
+        assert kept is None or chosen_of(standing, ())[0] == kept
+        return kept, chosen_of(standing, ())[1] if standing else []
 
     kept, rivals = chosen(found)
     again, _ = chosen(data.draw(st.permutations(found)))

@@ -24,6 +24,31 @@ def test_a_group_is_used_until_its_last_bind_ends() -> None:
     assert not usage.unseen
 
 
+def test_a_device_is_a_groups_alone_until_its_last_bind_ends() -> None:
+    usage = Usage()
+    with usage.of(("g",), list[str]().append):
+        with usage.of(("g",), list[str]().append):
+            usage.assure("g", "node", "GPU-1", reservation())
+        assert usage.assured("node", "GPU-1") == reservation()
+        assert usage.assured("node", "GPU-2") is None
+        assert usage.assured("other", "GPU-1") is None
+        with usage.of(("h",), list[str]().append):  # the first one's reservation has gone
+            usage.assure("h", "node", "GPU-1", reservation("v", "h"))
+            with usage.of(("g",), list[str]().append):
+                pass
+        assert usage.assured("node", "GPU-1") is None
+
+
+def test_the_end_of_a_former_group_takes_no_device_from_another() -> None:
+    usage = Usage()
+    with usage.of(("h",), list[str]().append):
+        with usage.of(("g",), list[str]().append):
+            usage.assure("g", "node", "GPU-1", reservation())
+            usage.assure("h", "node", "GPU-1", reservation("v", "h"))
+        assert usage.assured("node", "GPU-1") == reservation("v", "h")
+    assert usage.assured("node", "GPU-1") is None
+
+
 def test_what_is_given_up_is_looked_at_at_once_while_others_use_the_group() -> None:
     """F-21."""
     usage, told = Usage(), list[str]()
