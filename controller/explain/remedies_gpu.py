@@ -190,8 +190,8 @@ GPU: Mapping[str, Remedy] = {
         "False",
         "A container that sees the GPU would not see the limit, or something in the pod gets round it.",
         (
-            "Change in what the pod is made from what the message names (variables, envFrom), and "
-            "make the pod anew.",
+            "Change in what the pod is made from what the message names (variables, envFrom, "
+            "annotations), and make the pod anew.",
             "See that KAI's admission webhook runs: it has the container read the ConfigMap with the limit.",
         ),
         again=False,

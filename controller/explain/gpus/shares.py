@@ -14,7 +14,7 @@ from math import ceil
 from msgspec import Struct
 
 from controller.kai import fractions
-from controller.kai.environment import entry_of, key_in, value_of
+from controller.kai.environment import entry_of, key_in, place_of, value_of
 from controller.kai.limiter import switched_off
 from controller.kai.memory import MIB, Card, Share, asked_mib, portion_mib, share_of, whole_number
 from controller.kai.names import GPU_MEMORY, VISIBLE_DEVICES
@@ -259,6 +259,5 @@ def _told_devices(pod: Object, maps: Mapping[str, Mapping[str, str]] | None) -> 
     target = target_of(pod)
     if maps is None or isinstance(target, Failed):
         return
-    key = key_in(target, target.container, VISIBLE_DEVICES)
-    name = target.env_config_map if key is None else target.config_map
-    yield from maps.get(name, {}).get(key or VISIBLE_DEVICES, "").split(",")
+    name, key = place_of(target, VISIBLE_DEVICES)
+    yield from maps.get(name, {}).get(key, "").split(",")
