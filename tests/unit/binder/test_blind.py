@@ -1,12 +1,9 @@
 """While the server refuses to list the requests, none is taken for deleted, and none is forgotten."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import anyio
 import pytest
-from loguru import logger
-from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, GPU_INDEX, PODS
 from controller.runtime import errors
@@ -22,18 +19,6 @@ pytestmark = pytest.mark.anyio
 BLIND_AFTER_S = 120.0
 """By then the last watch has ended, and its refusals have lasted long enough to be believed."""
 SHARDS = ("--nodepool-label-key=pool", "--partition-label-value=a")
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger.disable("controller")
-    yield
-    logger.enable("controller")
 
 
 class Closed(Memory):

@@ -5,7 +5,6 @@ from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, PODS
 from controller.runtime import errors
@@ -22,11 +21,6 @@ EXTENDED: Object = {
     "deviceRequests": [{"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1}}],
     "containerMappings": [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}],
 }
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 class Server(Memory):

@@ -5,12 +5,10 @@ Virtual time: an hour takes seconds. That descriptors are given back is for the 
 
 import gc
 from collections.abc import Iterator
-from typing import Any
 
 import anyio
 import pytest
 from loguru import logger
-from trio.testing import MockClock
 
 from controller.runtime import errors
 from tests.unit.binder.world import Memory, World
@@ -21,11 +19,6 @@ WAVE, WAVES = 20, 4
 REMEMBERED = 50
 """Of events and removed pods, so that what is full at its limit is full soon."""
 TOLERATED = 1.02
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 @pytest.fixture(autouse=True)

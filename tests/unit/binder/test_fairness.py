@@ -3,13 +3,10 @@
 Virtual time, in which each request to the server takes 20 ms and work on the CPU none.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
-from loguru import logger
-from trio.testing import MockClock
 
 from controller.kai.names import PODS
 from controller.runtime import errors
@@ -20,18 +17,6 @@ pytestmark = pytest.mark.anyio
 FAILING, WAITING, FRESH = 50, 20, 350
 INTERVAL_S = 0.2
 LATENCY_S = 0.02
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger.disable("controller")
-    yield
-    logger.enable("controller")
 
 
 async def times_s(*, failing: int, waiting: int) -> list[float]:

@@ -1,12 +1,9 @@
 """What an attempt left for a pod is taken back though another pod has its name, and the cache lags."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import anyio
 import pytest
-from loguru import logger
-from trio.testing import MockClock
 
 from controller.kai.names import PODS
 from controller.kai.outcome import Outcome, Ready
@@ -21,16 +18,9 @@ pytestmark = pytest.mark.anyio
 ENDED: list[tuple[str, bool]] = []
 
 
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger.disable("controller")
+def forgotten() -> Iterator[None]:
     yield
-    logger.enable("controller")
     ENDED.clear()
 
 

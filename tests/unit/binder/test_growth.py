@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 import controller
 from tests.unit.binder.world import Memory, World
@@ -24,11 +23,6 @@ FEW, MANY = 10, 500
 """Nodes, groups and reservations; of pods and requests three times as many."""
 BINDS = 5
 HERE = str(Path(controller.__file__).parent)
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 class Watched(dict[str, Any]):

@@ -1,12 +1,7 @@
 """A plugin from outside may never come back: the process says so once it keeps all others from their turn."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import anyio
 import pytest
-from loguru import logger
-from trio.testing import MockClock
 
 from controller.kai.outcome import Outcome
 from controller.plugins.base import BindContext, NoArguments, Plugin
@@ -14,18 +9,6 @@ from controller.plugins.registry import PlannedPlugin
 from tests.unit.binder.world import Memory, World
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger.disable("controller")
-    yield
-    logger.enable("controller")
 
 
 class Hangs(Plugin):

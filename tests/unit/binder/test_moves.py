@@ -5,13 +5,10 @@ that lives is released. The moments are drawn at random, the same ones in each r
 """
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
-from loguru import logger
-from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, NODES, PODS
 from controller.runtime.client import Object
@@ -22,18 +19,6 @@ pytestmark = pytest.mark.anyio
 POOLS = ("a", "b", "")
 LABEL = "pool"
 MEMBERS = 18
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger.disable("controller")
-    yield
-    logger.enable("controller")
 
 
 def node_of(item: Object) -> object:

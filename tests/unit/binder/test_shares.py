@@ -1,13 +1,9 @@
 """What a binder says of shared GPUs, and which it gives back; alone, and where others serve node pools."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import anyio
 import pytest
-from loguru import logger
-from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, CONFIG_MAPS, GPU_INDEX, NODES, PODS
 from controller.runtime import errors
@@ -19,18 +15,6 @@ pytestmark = pytest.mark.anyio
 
 LABEL = "pool"
 STATES = "used", "expected", "unanswered", "unneeded"
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger.disable("controller")
-    yield
-    logger.enable("controller")
 
 
 def of_pool(server: Memory, pool: str) -> World:

@@ -1,11 +1,9 @@
 """Ends that nobody means: a read that failed says nothing, and others' words are not ours."""
 
 import copy
-from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, PODS
 from controller.kai.outcome import Failed, Outcome
@@ -16,11 +14,6 @@ from controller.runtime.client import Object, Resource
 from tests.unit.binder.world import Memory, World
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 class Stumbling(Memory):

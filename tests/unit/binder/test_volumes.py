@@ -2,11 +2,9 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from controller.kai.names import BIND_REQUESTS, GPU_INDEX, PODS, VOLUME_CLAIMS, VOLUMES
 from controller.runtime.client import Object
@@ -15,11 +13,6 @@ from tests.unit.binder.world import RESERVATIONS, Memory, World
 pytestmark = pytest.mark.anyio
 
 ELSEWHERE = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 def ask(world: World, group: str) -> None:
