@@ -11,7 +11,7 @@ from controlplane import ControlPlane
 
 from controller.runtime.client import Object
 from tests.agent import ONE_GPU, Agent
-from tests.cluster import MERGE
+from tests.cluster import MERGE, Cluster
 from tests.sharing import GPU_INDEX, RESERVATION_PODS, RESERVATIONS
 
 ACCOUNT = "kai-resource-reservation"
@@ -31,11 +31,16 @@ class Reservation:
 
     @classmethod
     def fresh(
-        cls, plane: ControlPlane, *, account: str = ACCOUNT, annotations: Mapping[str, str] | None = None
+        cls,
+        plane: ControlPlane,
+        node: str,
+        *,
+        account: str = ACCOUNT,
+        annotations: Mapping[str, str] | None = None,
     ) -> Self:
         """One that a test makes."""
-        name = f"gpu-reservation-{uuid4().hex[:16]}"
-        return cls(plane, plane.request("POST", RESERVATION_PODS, body_of(name, account, annotations or {})))
+        body = body_of(f"gpu-reservation-{uuid4().hex[:16]}", node, account, annotations or {})
+        return cls(plane, plane.request("POST", RESERVATION_PODS, body))
 
     @property
     def name(self) -> str:
@@ -53,7 +58,8 @@ class Reservation:
     def replace(self) -> None:
         """Has it gone at once, and another one of its name made."""
         self.delete()
-        self.plane.request("POST", RESERVATION_PODS, body_of(self.name, self.account, {}))
+        node = str(self.made["spec"]["nodeName"])
+        self.plane.request("POST", RESERVATION_PODS, body_of(self.name, node, self.account, {}))
 
     def delete(self) -> None:
         self.plane.request("DELETE", f"{self.path}?gracePeriodSeconds=0")
@@ -78,9 +84,9 @@ class Reservation:
         return str(self.plane.request("POST", path, body)["status"]["token"])
 
 
-def body_of(name: str, account: str, annotations: Mapping[str, str]) -> Object:
+def body_of(name: str, node: str, account: str, annotations: Mapping[str, str]) -> Object:
     container = {"name": "resource-reservation", "image": "kai-binder", "args": ["agent"]}
-    spec = {"nodeName": "gpu-node", "serviceAccountName": account, "containers": [container]}
+    spec = {"nodeName": node, "serviceAccountName": account, "containers": [container]}
     return {"metadata": {"name": name, "annotations": dict(annotations)}, "spec": spec}
 
 
@@ -130,13 +136,19 @@ def agents(tmp_path: Path) -> Iterator[Agents]:
         made.kill()
 
 
+@pytest.fixture(scope="module")
+def gpu_node(control_plane: ControlPlane) -> str:
+    """The node of all reservations. Pods of a node that is not there are deleted after 40 s."""
+    return Cluster.fresh(control_plane).node()
+
+
 @pytest.fixture
-def reserve(control_plane: ControlPlane) -> Iterator[Callable[..., Reservation]]:
+def reserve(control_plane: ControlPlane, gpu_node: str) -> Iterator[Callable[..., Reservation]]:
     """Makes reservation pods; they are gone after the test."""
     made: list[Reservation] = []
 
     def make(**options: Any) -> Reservation:  # noqa: ANN401 -- as of Reservation.fresh
-        made.append(Reservation.fresh(control_plane, **options))
+        made.append(Reservation.fresh(control_plane, gpu_node, **options))
         return made[-1]
 
     yield make
