@@ -9,7 +9,8 @@ Invariant: nothing is read from the process itself (no ``os.environ``, no ``sys.
 variable that any verb knows is accepted by each, since their containers may share one ConfigMap.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError, ValidationInfo, field_validator
@@ -39,7 +40,15 @@ from controller.setting_types import (
     Switch,
     parse_address,
 )
-from controller.sources import STRICT_PLUGINS, Found, flag_of, read_environment, read_flags, typed
+from controller.sources import (
+    STRICT_PLUGINS,
+    Found,
+    flag_of,
+    one_name,
+    read_environment,
+    read_flags,
+    typed,
+)
 
 
 class SettingsError(Exception):
@@ -301,8 +310,12 @@ def _collect(
     flag_plugins = found.json_object("--plugins", "", flags.get("plugins"))
     source, text = variables.get(("plugins",), ("", ""))
     plugins = found.json_object(source, "", text)
-    nested_names = {nested[0] for _, *nested in variables if nested}
-    other_name = _other_name(flag_plugins, plugins, nested_names)
+    nested_plugins: defaultdict[str, list[object]] = defaultdict(list)
+    for (_, *nested), (_, text) in variables.items():
+        if nested:
+            nested_plugins[nested[0]].append({nested[1]: text} if len(nested) == 2 else text)
+    whole = ({name: [config] for name, config in place.items()} for place in (flag_plugins, plugins))
+    other_name = one_name(*whole, nested_plugins)
     for name, config in plugins.items():
         found.plugin(source, other_name.get(name, name), config)
     spelling = {name.lower(): name for name in (*plugins, *flag_plugins)} | other_name
@@ -317,24 +330,5 @@ def _collect(
     for field, text in flags.items():
         if field != "plugins":
             found.put(flag_of(field), (field,), text)
-    theirs = {spelling.get(name, name) for name in nested_names}
+    theirs = {spelling.get(name, name) for name in nested_plugins}
     return frozenset(flag_plugins.keys() - plugins.keys() - theirs - STRICT_PLUGINS)
-
-
-def _other_name(*sources: Collection[str]) -> dict[str, str]:
-    """How to call the memory limit's plugin where one place says ``hamicore`` and another our name for it.
-
-    KAI's operator names ``hamicore`` in each ``--plugins``, even if it is off; what is said of the plugin
-    elsewhere, by either name, is of the same one. Two names in one place stay two: who knows what is meant.
-
-    Args:
-        sources: The names of plugins in each place, highest precedence first.
-
-    Returns:
-        Name -> the name to use; empty where all agree.
-    """
-    said = [STRICT_PLUGINS & {*names} for names in sources]
-    if any(len(names) > 1 for names in said):
-        return {}
-    names = list(dict.fromkeys(name for place in said for name in place))
-    return dict.fromkeys(names[1:], names[0]) if names else {}

@@ -155,6 +155,39 @@ def read_environment(
 STRICT_PLUGINS = frozenset({"gpumemorylimit", "hamicore"})
 """Names of the plugin in whose setting a typing error could leave a pod without its memory limit."""
 
+
+def one_name(*places: Mapping[str, Sequence[object]]) -> dict[str, str]:
+    """How to call the memory limit's plugin where one place says ``hamicore`` and another our name for it.
+
+    KAI's operator names ``hamicore`` in each ``--plugins``, even if it is off; what is said of the plugin
+    elsewhere, by either name, is of the same one. Two names stay two, which is a problem, in one place, and
+    where one is on and the other off: nobody knows what is meant, and a pod could be left without its limit.
+
+    Args:
+        places: What each place says of plugins, by name; highest precedence first.
+
+    Returns:
+        Name -> the name to use; empty where all agree.
+    """
+    said = [{name: place[name] for name in place if name in STRICT_PLUGINS} for place in places]
+    configs = [config for place in said for told in place.values() for config in told]
+    states = {str(typed(value)).lower() for config in configs for value in _enabled_in(config)}
+    if any(len(place) > 1 for place in said) or len(states) > 1:
+        return {}
+    names = list(dict.fromkeys(name for place in said for name in place))
+    return dict.fromkeys(names[1:], names[0]) if names else {}
+
+
+def _enabled_in(config: object) -> list[object]:
+    """What settings of a plugin, parsed or not, say of whether it is on."""
+    try:
+        parsed = parse_json_object(config)
+    except ValueError:
+        return []  # that is told elsewhere
+    told = parsed.items() if isinstance(parsed, dict) else ()
+    return [value for key, value in told if str(key).lower() == "enabled" and value is not None]
+
+
 # Go reads JSON keys in any case, and variables have only one.
 _PLUGIN_KEYS = {name.replace("_", ""): info.alias or name for name, info in PluginConfig.model_fields.items()}
 

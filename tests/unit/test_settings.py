@@ -484,13 +484,28 @@ def test_two_names_in_one_place_stay_two() -> None:
         assert set(load(words, variables).plugins) == {"gpumemorylimit", "hamicore"}
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"BINDER_PLUGINS__GPUMEMORYLIMIT__ENABLED": "true"},
+        {"BINDER_PLUGINS__GPUMEMORYLIMIT": '{"Enabled": true}'},
+        {"BINDER_PLUGINS": '{"gpumemorylimit": {"enabled": true}}'},
+    ],
+)
+def test_two_names_stay_two_where_one_is_on_and_the_other_off(variables: dict[str, str]) -> None:
+    """The flag would win, and a limit that is on in the environment would be off."""
+    assert set(load([OF_THE_OPERATOR], variables).plugins) == {"gpumemorylimit", "hamicore"}
+    on = OF_THE_OPERATOR.replace("false", "true")
+    assert set(load([on], variables).plugins) == {"hamicore"}
+
+
 def test_what_gives_way_to_a_flag_is_told() -> None:
-    """Else a limit that is on in the environment would be off without a word."""
-    variables = {"BINDER_PLUGINS__GPUMEMORYLIMIT__ENABLED": "true", "BINDER_QPS": "7", "BINDER_BURST": "9"}
+    """Else it would be left out without a word."""
+    variables = {"BINDER_PLUGINS__HAMICORE__ENABLED": "true", "BINDER_QPS": "7", "BINDER_BURST": "9"}
     settings = load([OF_THE_OPERATOR, "--qps=20", "--burst=9"], variables)
     assert (settings.plugins["hamicore"].enabled, settings.qps) == (False, 20)
     assert settings.ignored == (
-        "BINDER_PLUGINS__GPUMEMORYLIMIT__ENABLED: hamicore.enabled 'true' gives way to false of --plugins",
+        "BINDER_PLUGINS__HAMICORE__ENABLED: hamicore.enabled 'true' gives way to false of --plugins",
         "BINDER_QPS: '7' gives way to '20' of --qps",
     )
 
