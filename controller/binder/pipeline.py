@@ -300,7 +300,7 @@ class _Attempt:
         try:
             pod = await self._client.get(PODS, self._request.pod_name, self._request.namespace)
         except errors.ApiError as error:
-            if error.transient or error.unclear:
+            if error.says_nothing:
                 raise
             return None
         verdict = judge_pod(self._request, pod, self._context.pod["metadata"]["uid"])

@@ -214,7 +214,7 @@ class BindRequestReconciler:
             try:
                 pod = await self._client.get(PODS, name, namespace)
             except errors.ApiError as error:
-                if error.transient or error.unclear:
+                if error.says_nothing:
                     raise
                 return await self._teller.refuse(item, None, failure, order, slot)
             waits = is_owner(item, pod) and not pod["spec"].get("nodeName")
@@ -257,7 +257,7 @@ class BindRequestReconciler:
 
     def _unattempted(self, work: Work, error: errors.ApiError) -> Ending | Interrupted:
         """The ending of an attempt whose pod or node could not be read."""
-        if error.transient or error.unclear:  # nobody's fault, and nothing is known of the pod
+        if error.says_nothing:  # nobody's fault, and nothing is known of the pod
             return Interrupted(work.order, {}, ConditionType.BOUND, error)
         return Ending(work.order, {}, failed_by(error))
 

@@ -210,7 +210,7 @@ class Teller:
                 log = logger.bind(pod=metadata["name"], error=error.message)
                 log.warning("The pod's condition could not be written")
                 most = _POD_TRIES if error.transient else _POD_TRIES_500 if is_last else 1
-                passing = error.transient or isinstance(error, errors.ServerError)
+                passing = error.says_nothing
                 if not passing or tries >= most:
                     return
                 async with slot.released():

@@ -181,7 +181,7 @@ class ReservationPods:
         except errors.AlreadyExistsError:
             return None
         except errors.StatusError as error:
-            if error.transient or error.unclear:
+            if error.says_nothing:
                 raise
             name = f"{self._options.namespace}/{body['metadata']['name']}"
             text = f"reservation pod {name} for node {bind.node_name} was rejected: {error.message}"

@@ -32,6 +32,11 @@ class ApiError(Exception):
         """Whether the fault lies with the server or the way to it, not with what was asked."""
         return False
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it says nothing of what was asked for: the server was not there, or failed."""
+        return self.transient or self.unclear
+
 
 class NoAnswerError(ApiError):
     """The server could not be reached, did not answer in time, or broke the connection."""

@@ -223,7 +223,7 @@ async def retrying(work: Callable[[], Awaitable[T]], *, stubborn: bool = False) 
             if not tries_left:
                 raise
         except errors.ApiError as error:
-            if not tries_left or not stubborn or not (error.unclear or error.transient):
+            if not tries_left or not stubborn or not error.says_nothing:
                 raise
         await anyio.sleep(delay_s * random.uniform(0.5, 1.5))  # noqa: S311 -- to part those that collided
         delay_s = min(delay_s * 2, _MAX_DELAY_S)
