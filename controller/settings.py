@@ -9,7 +9,6 @@ Invariant: nothing is read from the process itself (no ``os.environ``, no ``sys.
 variable that any verb knows is accepted by each, since their containers may share one ConfigMap.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -310,25 +309,25 @@ def _collect(
     flag_plugins = found.json_object("--plugins", "", flags.get("plugins"))
     source, text = variables.get(("plugins",), ("", ""))
     plugins = found.json_object(source, "", text)
-    nested_plugins: defaultdict[str, list[object]] = defaultdict(list)
-    for (_, *nested), (_, text) in variables.items():
-        if nested:
-            nested_plugins[nested[0]].append({nested[1]: text} if len(nested) == 2 else text)
-    whole = ({name: [config] for name, config in place.items()} for place in (flag_plugins, plugins))
-    other_name = one_name(*whole, nested_plugins)
+    nested_plugins = [
+        (path[1], source, {path[2]: text} if len(path) == 3 else text)
+        for path, (source, text) in variables.items()
+        if len(path) > 1
+    ]
+    nested = [(name, config) for name, _, config in nested_plugins]
+    other_name = one_name(flag_plugins.items(), plugins.items(), nested)
     for name, config in plugins.items():
         found.plugin(source, other_name.get(name, name), config)
     spelling = {name.lower(): name for name in (*plugins, *flag_plugins)} | other_name
-    for (field, *nested), (source, text) in variables.items():
-        if nested:
-            name = spelling.get(nested[0], nested[0])
-            found.plugin(source, name, {nested[1]: text} if len(nested) == 2 else text)
-        elif field != "plugins":
-            found.put(source, (field,), text)
+    for name, source, config in nested_plugins:
+        found.plugin(source, spelling.get(name, name), config)
+    for path, (source, text) in variables.items():
+        if len(path) == 1 and path != ("plugins",):
+            found.put(source, path, text)
     for name, config in flag_plugins.items():
         found.plugin("--plugins", name, config)
     for field, text in flags.items():
         if field != "plugins":
             found.put(flag_of(field), (field,), text)
-    theirs = {spelling.get(name, name) for name in nested_plugins}
+    theirs = {spelling.get(name, name) for name, _ in nested}
     return frozenset(flag_plugins.keys() - plugins.keys() - theirs - STRICT_PLUGINS)

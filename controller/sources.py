@@ -155,8 +155,11 @@ def read_environment(
 STRICT_PLUGINS = frozenset({"gpumemorylimit", "hamicore"})
 """Names of the plugin in whose setting a typing error could leave a pod without its memory limit."""
 
+# Go reads JSON keys in any case, and variables have only one.
+_PLUGIN_KEYS = {name.replace("_", ""): info.alias or name for name, info in PluginConfig.model_fields.items()}
 
-def one_name(*places: Mapping[str, Sequence[object]]) -> dict[str, str]:
+
+def one_name(*places: Iterable[tuple[str, object]]) -> dict[str, str]:
     """How to call the memory limit's plugin where one place says ``hamicore`` and another our name for it.
 
     KAI's operator names ``hamicore`` in each ``--plugins``, even if it is off; what is said of the plugin
@@ -164,17 +167,18 @@ def one_name(*places: Mapping[str, Sequence[object]]) -> dict[str, str]:
     where one is on and the other off: nobody knows what is meant, and a pod could be left without its limit.
 
     Args:
-        places: What each place says of plugins, by name; highest precedence first.
+        places: What each place says of plugins, name and settings; highest precedence first.
 
     Returns:
         Name -> the name to use; empty where all agree.
     """
-    said = [{name: place[name] for name in place if name in STRICT_PLUGINS} for place in places]
-    configs = [config for place in said for told in place.values() for config in told]
-    states = {str(typed(value)).lower() for config in configs for value in _enabled_in(config)}
-    if any(len(place) > 1 for place in said) or len(states) > 1:
+    said = [[(name, config) for name, config in place if name in STRICT_PLUGINS] for place in places]
+    states = {
+        str(typed(value)).lower() for place in said for _, config in place for value in _enabled_in(config)
+    }
+    if any(len({name for name, _ in place}) > 1 for place in said) or len(states) > 1:
         return {}
-    names = list(dict.fromkeys(name for place in said for name in place))
+    names = list(dict.fromkeys(name for place in said for name, _ in place))
     return dict.fromkeys(names[1:], names[0]) if names else {}
 
 
@@ -185,11 +189,12 @@ def _enabled_in(config: object) -> list[object]:
     except ValueError:
         return []  # that is told elsewhere
     told = parsed.items() if isinstance(parsed, dict) else ()
-    return [value for key, value in told if str(key).lower() == "enabled" and value is not None]
+    return [value for key, value in told if _plugin_key(key) == "enabled" and value is not None]
 
 
-# Go reads JSON keys in any case, and variables have only one.
-_PLUGIN_KEYS = {name.replace("_", ""): info.alias or name for name, info in PluginConfig.model_fields.items()}
+def _plugin_key(given: str) -> str:
+    """The key of a plugin's settings that is meant, or what was given if it is none."""
+    return _PLUGIN_KEYS.get(given.replace("_", "").lower(), given)
 
 
 class Found:
@@ -208,8 +213,8 @@ class Found:
             place = place.setdefault(step, {})
         before = self._sources.get(path, source)
         if before != source and typed(place[path[-1]]) != typed(value):
-            what = "".join(f"{'.'.join(path[1:])} " for _ in path[1:2]) + _shown(place[path[-1]])
-            self.ignored.append(f"{before}: {what} gives way to {_shown(value)} of {source}")
+            what = f"{_where(before, path)}{_shown(place[path[-1]])}"
+            self.ignored.append(f"{what} gives way to {_shown(value)} of {source}")
         place[path[-1]] = value
         self._sources[path] = source
 
@@ -228,7 +233,7 @@ class Found:
     def plugin(self, source: str, name: str, config: object) -> None:
         """Sets what is given for one plugin, key by key; null means not given, as in Go."""
         for given, value in self.json_object(source, f"{name}: ", config).items():
-            key = _PLUGIN_KEYS.get(given.replace("_", "").lower(), given)
+            key = _plugin_key(given)
             path = ("plugins", name, key)
             if key not in _PLUGIN_KEYS.values() and source == "--plugins" and name not in STRICT_PLUGINS:
                 self.ignored.append(f"--plugins: {name}.{given} is no known key")
@@ -248,8 +253,7 @@ class Found:
         source = next(
             (self._sources[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self._sources), None
         )
-        where = f"{source or flag_of(path[0])}: " + "".join(f"{step}." for step in path[1:]).rstrip(".")
-        where += " " if len(path) > 1 else ""
+        where = _where(source or flag_of(path[0]), path)
         if kind == "extra_forbidden":
             known = list(_PLUGIN_KEYS.values())
             return f"{where}is no known key; known are {', '.join(known)}{did_you_mean(path[-1], known)}"
@@ -259,6 +263,11 @@ class Found:
             .replace("must be a valid", "must be a")
         )
         return f"{where}{_shown(value)} {message}"
+
+
+def _where(source: str, path: Sequence[str]) -> str:
+    """Begins what is said of one value: who set it, and of a plugin which."""
+    return f"{source}: " + (f"{'.'.join(path[1:])} " if path[1:] else "")
 
 
 def _shown(value: object) -> str:

@@ -135,8 +135,7 @@ def _known(
     left_out: list[str],
 ) -> dict[str, PluginConfig]:
     """The settings without plugins that are not known and need not be."""
-    known = [word for cls in by_name.values() for word in (cls.name, *cls.aliases)]
-    strangers = sorted(lenient & settings.keys() - known)
+    strangers = sorted(lenient & settings.keys() - _names(by_name).keys())
     left_out += [f"--plugins: there is no plugin {word!r}" for word in strangers]
     return {word: config for word, config in settings.items() if word not in strangers}
 
