@@ -17,12 +17,9 @@ from controller.kai.outcome import Failed
 from controller.plugins.claims.api import ClaimApi
 from controller.plugins.claims.model import Device, allocation_of, device_of, exclusive
 from controller.plugins.claims.verdicts import taken_failure
+from controller.runtime.cache import Key, key_of
 from controller.runtime.client import Object
 from controller.runtime.locks import KeyedLock, Waiting
-
-Name = tuple[str, str]
-"""Namespace and name of a claim."""
-
 
 LIST_KEPT_S = 1.5
 """Seconds from its beginning for which a list is good, at least."""
@@ -39,7 +36,7 @@ class _Listed(Struct, frozen=True):
 
     began_s: float
     until_s: float
-    holders: dict[Device, list[Name]]
+    holders: dict[Device, list[Key]]
 
 
 class Holders:
@@ -51,7 +48,7 @@ class Holders:
         self._listing = anyio.Lock()
         self._listed = _Listed(float("-inf"), float("-inf"), {})
         # What attempts wrote, or may have written, since the list was asked for: by whom, and when.
-        self._written: defaultdict[Device, dict[Name, float]] = defaultdict(dict)
+        self._written: defaultdict[Device, dict[Key, float]] = defaultdict(dict)
 
     @asynccontextmanager
     async def giving(
@@ -80,7 +77,7 @@ class Holders:
                 yield failure
             finally:
                 for device in devices if failure is None else ():
-                    self._written[device][_name(claim)] = anyio.current_time()
+                    self._written[device][key_of(claim)] = anyio.current_time()
 
     async def _failure(
         self, claim: Object, wanted: Object, devices: frozenset[Device], node_name: str
@@ -88,7 +85,7 @@ class Holders:
         await self._look()
         held, written = self._listed.holders, self._written
         suspects = {name for device in devices for name in (*held.get(device, ()), *written.get(device, ()))}
-        for namespace, name in sorted(suspects - {_name(claim)}):
+        for namespace, name in sorted(suspects - {key_of(claim)}):
             other = await self._api.get(namespace, name)
             failure = taken_failure(claim, wanted, other, node_name)
             if failure is not None:
@@ -111,17 +108,13 @@ class Holders:
                 del self._written[device]
 
     async def _list(self) -> _Listed:
-        holders: defaultdict[Device, list[Name]] = defaultdict(list)
+        holders: defaultdict[Device, list[Key]] = defaultdict(list)
 
         def keep(claim: Object) -> None:
             for result in exclusive(allocation_of(claim) or {}):
-                holders[device_of(result)].append(_name(claim))
+                holders[device_of(result)].append(key_of(claim))
 
         began_s = anyio.current_time()
         await self._api.find(keep)
         took_s = anyio.current_time() - began_s
         return _Listed(began_s, began_s + min(max(LIST_KEPT_S, _KEPT_TIMES * took_s), _MOST_S), dict(holders))
-
-
-def _name(claim: Object) -> Name:
-    return claim["metadata"]["namespace"], claim["metadata"]["name"]
