@@ -239,8 +239,13 @@ def _begun(standing: Standing, status: Object) -> Object:
     status["observedGeneration"] = standing.generation
     if standing.is_of_another_spec:
         # Or this spec would be taken for one that has failed, for good perhaps.
-        status |= {"phase": Phase.PENDING, "reason": None, "failedAttempts": 0}
+        status |= anew()
     return status
+
+
+def anew() -> Object:
+    """What a status of another spec has to say instead of how that failed."""
+    return {"phase": Phase.PENDING, "reason": None, "failedAttempts": 0}
 
 
 class _Line(Struct, frozen=True):

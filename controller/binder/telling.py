@@ -19,7 +19,7 @@ from controller.binder.status import Event, Report, Standing
 from controller.kai.names import BIND_REQUESTS, PODS
 from controller.kai.outcome import Ending, Failed, Outcome
 from controller.kai.pods import full_name
-from controller.kai.reasons import ConditionType, Phase, Reason
+from controller.kai.reasons import ConditionType, Reason
 from controller.kai.request import BindRequest
 from controller.runtime import errors
 from controller.runtime.cache import Cache
@@ -130,7 +130,7 @@ class Teller:
         Raises:
             errors.ApiError: It could not be written; the request is as before.
         """
-        await self._patch_status(item, {"phase": Phase.PENDING, "reason": None, "failedAttempts": 0})
+        await self._patch_status(item, statuses.anew())
         return self.latest(item)
 
     async def _write(

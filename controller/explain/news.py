@@ -64,8 +64,7 @@ def leader_of(read: Read, now: datetime, *, is_idle: bool) -> Leader:
     Args:
         read: The Lease. It may be left over: KAI's binder never gives it back, and election may be off now.
         now: The time here, which need not be that of the one who wrote the Lease.
-        is_idle: Whether no binder has done anything for a request that waits; so that it
-                may well be that nobody leads.
+        is_idle: Whether no binder has done anything for a request that waits: then nobody may lead indeed.
     """
     lease = read.one
     if lease is None:
